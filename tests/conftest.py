@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories import REPOSITORY, save_tiny_dinov2
+from tests.factories import REPOSITORY, Cli, save_tiny_dinov2
 
 
 def find_data() -> Path | None:
@@ -43,6 +43,12 @@ def tiny_dinov2(tmp_path_factory) -> Path:
     for module in ("PIL", "torch", "transformers"):
         pytest.importorskip(module)
     return save_tiny_dinov2(tmp_path_factory.mktemp("dinov2"))
+
+
+@pytest.fixture(scope="session")
+def cli() -> Cli:
+    """Runs commands."""
+    return Cli()
 
 
 HOW_TO_GET = {

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -130,31 +131,69 @@ def save_tiny_dinov2(folder):
     return folder
 
 
+# ---------------------------------------------------------------- commands
+
+
+class Cli:
+    """Runs commands in this process, as a user would type them."""
+
+    def __init__(self):
+        from typer.testing import CliRunner
+
+        from klda.cli.app import app
+
+        self.runner, self.app = CliRunner(), app
+
+    def __call__(self, *arguments, code=0, stdin=None):
+        words = [str(word) for word in arguments]
+        heard = signal.getsignal(signal.SIGINT)  # a command ignores it from its save on
+        result = self.runner.invoke(self.app, words, input=stdin, prog_name="klda")
+        signal.signal(signal.SIGINT, heard)
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == code, result.output
+        return result
+
+    def json(self, *arguments):
+        return json.loads(self(*arguments, "--json").stdout)
+
+
 # ---------------------------------------------------------------- services
 
 
 class ServiceProcess:
-    """``klda serve`` in a process of its own, ready to answer."""
+    """``klda serve`` in a process of its own; with `memory`, in so many megabytes of it."""
 
-    def __init__(self, model, *options):
+    def __init__(self, model, *options, memory=None):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self.address = f"http://127.0.0.1:{port}"
         code = "from klda.cli import main; main()"
         command = [sys.executable, "-c", code, "serve", "--model", str(model), "--quiet"]
+        if memory:
+            command = ["sh", "-c", f'ulimit -v {memory * 1024}; exec "$0" "$@"', *command]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (held as long as the process)
         self.process = subprocess.Popen([*command, "--port", str(port), *options], stderr=self._log)
 
+    def starts(self):
+        """Wait; return whether it serves: it may also end, with an error."""
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                return False
+            try:
+                urllib.request.urlopen(f"{self.address}/v1/health", timeout=120).close()
+                return True
+            except urllib.error.HTTPError:  # it has a problem, and says so
+                return True
+            except OSError:
+                time.sleep(0.05)
+        raise AssertionError(f"neither served nor ended: {self.log()}")
+
     def wait(self):
         """Wait until it answers."""
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and self.process.poll() is None:
-            with suppress(OSError):
-                urllib.request.urlopen(f"{self.address}/v1/health").close()
-                return
-            time.sleep(0.05)
-        raise AssertionError(self.log())
+        assert self.starts(), self.log()
 
     def log(self):
         """Return what it logged so far."""

@@ -5,28 +5,27 @@ from pathlib import Path
 
 import pytest
 
-from klda_bench import results
 from klda_bench.methods import registry
-from klda_bench.results import AUTO_MEANINGS, Results, key_of, meaning_of_auto
+from klda_bench.results import Results, key_of
+from klda_bench.runs import grid
 from klda_bench.runs.grid import walk
 from toy_grid import plan, write_features
 
 RESULTS = Path(__file__).resolve().parents[2] / "results" / "bench" / "results.jsonl"
 
 
-def test_another_meaning_of_auto_is_another_cell(tmp_path, monkeypatch):
+def test_a_changed_program_runs_our_default_again_and_no_other(tmp_path, monkeypatch):
     folder, store = write_features(tmp_path / "blobs"), Results(tmp_path / "results.jsonl")
-    grid = plan(folder, "klda-default", seeds=1, options={"klda-default": {"n_components": 60}})
-    assert walk(grid, store).status.tolist() == ["done"]
-    assert walk(grid, store).status.tolist() == ["found"]
-    for name, value in (("gamma", 0.3), ("ridge", [1.0, 0.5]), ("priors", [1.0, 0.1])):
-        with monkeypatch.context() as patch:
-            patch.setitem(results.AUTO_MEANINGS, name, value)
-            assert walk(grid, store).status.tolist() == ["done"]
-
-
-def test_only_words_have_a_meaning():
-    assert meaning_of_auto({"gamma": 0.2, "ridge": "auto"}) == {"ridge": AUTO_MEANINGS["ridge"]}
+    small = {"klda-default": {"n_components": 60}}
+    asked = plan(folder, "klda-default,lda", seeds=1, options=small)
+    assert set(walk(asked, store).status) == {"done"}
+    assert set(walk(asked, store).status) == {"found"}
+    monkeypatch.setattr(grid, "program", lambda: "another")
+    runs = walk(asked, store)
+    assert dict(zip(runs.method, runs.status, strict=True)) == {
+        "klda-default": "done",
+        "lda": "found",
+    }
 
 
 def test_the_options_of_a_fine_tuned_method_hold_its_defaults():
@@ -52,7 +51,7 @@ def test_published_fine_tuned_runs_are_found_by_their_settings():
     for record in published:
         settings = record["settings"]
         spec = known[settings["method"]]
-        given = {"epochs", "max_length", "batch_size", "diversify"} & set(settings["options"])
+        given = {"epochs", "max_length", "batch_size"} & set(settings["options"])
         asked = {name: settings["options"][name] for name in given}
         options = spec.options(settings["backbone"], given=asked)
         again = json.loads(json.dumps(settings | {"options": options}))

@@ -10,10 +10,21 @@ from klda.version import __version__
 
 if TYPE_CHECKING:
     from klda.classifiers import KLDA, LDA, NCM, KLDAEnsemble
+    from klda.encoders.vectorizer import Vectorizer
     from klda.learner import Learner
     from klda.server.client import Client
 
-__all__ = ["KLDA", "LDA", "NCM", "Client", "KLDAEnsemble", "KldaError", "Learner", "__version__"]
+__all__ = [
+    "KLDA",
+    "LDA",
+    "NCM",
+    "Client",
+    "KLDAEnsemble",
+    "KldaError",
+    "Learner",
+    "Vectorizer",
+    "__version__",
+]
 
 # Imported when first used: scikit-learn alone takes most of a second, and `klda --help` needs none.
 _MODULES = {
@@ -23,6 +34,7 @@ _MODULES = {
     "KLDAEnsemble": "klda.classifiers",
     "Client": "klda.server.client",
     "Learner": "klda.learner",
+    "Vectorizer": "klda.encoders.vectorizer",
 }
 
 

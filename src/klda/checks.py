@@ -79,9 +79,16 @@ def _one_text(text: str | bytes) -> KldaError:
     return KldaError(f"inputs={text!r} is one text; give a list of texts: [{text!r}].")
 
 
+def is_missing(value: Any) -> bool:
+    """Whether a value stands for none: None, NaN, or what pandas has instead."""
+    # pandas has a value of its own, which is neither equal nor unequal to itself.
+    is_nan = isinstance(value, float) and value != value
+    return value is None or is_nan or type(value).__name__ in ("NAType", "NaTType")
+
+
 def is_blank(value: Any) -> bool:
     """Whether a value is missing, or a text without a visible character."""
-    return value is None or (isinstance(value, str) and not value.strip())
+    return not value.strip() if isinstance(value, str) else is_missing(value)
 
 
 def text_problem(value: Any) -> str | None:
@@ -96,8 +103,13 @@ def text_problem(value: Any) -> str | None:
     return None
 
 
+def finite_rows(rows: np.ndarray) -> np.ndarray:
+    """Return for each row whether all its numbers are finite in float32."""
+    with np.errstate(over="ignore"):
+        return np.asarray(np.isfinite(rows.astype(np.float32, copy=False)).all(axis=1))
+
+
 def first_not_finite(rows: np.ndarray) -> int | None:
     """Return the first row with a number that is not finite in float32; None if there is none."""
-    with np.errstate(over="ignore"):
-        finite = np.isfinite(rows.astype(np.float32, copy=False)).all(axis=1)
+    finite = finite_rows(rows)
     return None if finite.all() else int(np.argmin(finite))

@@ -54,10 +54,3 @@ def require(module: str, extra: str) -> Any:
             f"This needs the package {module.split('.')[0]!r}, which is not installed. "
             f'Install it with: pip install "klda[{extra}]"'
         ) from error
-
-
-def __getattr__(name: str) -> Any:
-    """Find what `checks` has under the old name, for the rooms that still import it from here."""
-    if name in ("REFUSED", "check_count", "check_fraction", "checked_inputs"):
-        return getattr(importlib.import_module("klda.checks"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from klda.checks import is_missing
 from klda.errors import KldaError
 
 Label = str | int
@@ -71,7 +72,7 @@ def check_labels(values: Sequence[Any], parameter: str) -> None:
     kinds = {type(value).__name__ for value in values}
     if not kinds <= {"str"} and not kinds <= {"int"}:
         for row, value in enumerate(values):
-            if _is_missing(value):
+            if is_missing(value):
                 raise KldaError(
                     f"{parameter}[{row}] is {value!r}: it is missing (Input {parameter} contains "
                     "NaN or None). Give it a label, or leave it out."
@@ -94,12 +95,6 @@ def check_one_each(inputs: Sized, labels: Sized, parameter: str = "inputs") -> N
         )
 
 
-def _is_missing(value: Any) -> bool:
-    # pandas has a value of its own, which is neither equal nor unequal to itself.
-    is_nan = isinstance(value, float) and value != value
-    return value is None or is_nan or type(value).__name__ in ("NAType", "NaTType")
-
-
 def check_names(labels: Iterable[Any], parameter: str) -> None:
     """Raise if a label can't be the name of a class; see `check_name`."""
     for label in dict.fromkeys(labels):
@@ -113,8 +108,8 @@ def check_names(labels: Iterable[Any], parameter: str) -> None:
 def check_name(label: str) -> None:
     """Raise if a label can't be the name of a class: empty, too long, or not visible."""
     if not label.strip():
-        wrong = "is empty"
-    elif len(label) > MAX_LABEL_LENGTH:
+        raise KldaError("the label is empty.")
+    if len(label) > MAX_LABEL_LENGTH:
         wrong = f"{label[:20]!r}... has {len(label):,} characters"
     elif found := _NOT_VISIBLE.search(label):
         wrong = f"{label!r} contains {found[0]!r}"

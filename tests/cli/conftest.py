@@ -1,40 +1,13 @@
 from __future__ import annotations
 
 import csv
-import json
-import signal
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from klda.cli.app import app
 from tests.factories import examples
 
-
-class Cli:
-    """Runs commands in this process, as a user would type them."""
-
-    def __init__(self):
-        self.runner = CliRunner()
-
-    def __call__(self, *arguments, code=0, stdin=None):
-        words = [str(word) for word in arguments]
-        heard = signal.getsignal(signal.SIGINT)  # a command ignores it from its save on
-        result = self.runner.invoke(app, words, input=stdin, prog_name="klda")
-        signal.signal(signal.SIGINT, heard)
-        if result.exception and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        assert result.exit_code == code, result.output
-        return result
-
-    def json(self, *arguments):
-        return json.loads(self(*arguments, "--json").stdout)
-
-
-@pytest.fixture(scope="session")
-def cli():
-    return Cli()
+LABELS = "abcdef"
 
 
 @pytest.fixture
@@ -83,3 +56,24 @@ def bot(tmp_path_factory, cli):
             writer.writerows((example.text, example.intent) for example in data)
     cli("learn", folder / "learn.csv", "--model", folder / "model", "--components", 1000)
     return folder
+
+
+@pytest.fixture
+def model(make):
+    """A model of six classes that keeps a ledger."""
+    return make("m", LABELS, "--ridge", 0.01, "--keep", "features")
+
+
+def folder_content(folder):
+    """All that a model folder holds."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
+
+
+def read_csv(text):
+    """Rows of a table that a command printed."""
+    return list(csv.DictReader(text.splitlines()))
+
+
+def words(result):
+    """All that a command printed, in one line."""
+    return " ".join(result.output.split())

@@ -1,178 +1,83 @@
-"""``klda learn`` for hours: killed, interrupted, resumed, and over files larger than memory."""
+"""``klda learn``: new models and old ones, files, options, what is said."""
 
 from __future__ import annotations
 
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
+import csv
+import shutil
 
-import numpy as np
 import pytest
+from PIL import Image
 
-from klda.learner import Learner
-from klda.learner import folder as storage
-from klda.learner.resume import unfinished
-from tests.learner.test_kill import Commands, command, start
-
-ROWS = 100_000  # 13 chunks
-NEW = ("--components", "400", "--gamma", "0.02")
-OFTEN = ("--checkpoint-every", "0.01")
+from klda import Learner
+from tests.cli.conftest import folder_content, read_csv, words
 
 
-@pytest.fixture(scope="module")
-def long_file(tmp_path_factory):
-    """Rows that take seconds to learn; classes come and go, so that places matter."""
-    path = tmp_path_factory.mktemp("rows") / "long.npz"
-    rng = np.random.default_rng(0)
-    which = np.sort(rng.integers(0, 40, ROWS)) ^ rng.integers(0, 2, ROWS)
-    centres = rng.normal(size=(41, 16))
-    rows = (2 * centres[which] + rng.normal(size=(ROWS, 16))).astype(np.float32)
-    np.savez(path, features=rows, labels=np.array([f"class {k}" for k in range(41)])[which])
-    return path
+def test_learn_makes_a_model_and_then_adds_to_it(cli, rows, tmp_path):
+    model = tmp_path / "m"
+    first = cli.json(
+        "learn", rows("one", "ab"), "--model", model, "--components", 300, "--gamma", 0.02
+    )
+    assert first["new_classes"] == ["a", "b"]
+    assert first["learned"] == first["samples"] == 50
+    second = cli.json("learn", rows("two", "bc"), rows("three", "d"), "--model", model)
+    assert second["new_classes"] == ["c", "d"]
+    assert second["learned"] == 75
+    assert second["samples"] == 125
+    learner = Learner.load(model)
+    assert learner.classes == {"a": 25, "b": 50, "c": 25, "d": 25}
+    assert learner.parameters.n_components == 300
+    assert [entry["source"] for entry in learner.history] == ["one.npz", "two.npz, three.npz"]
 
 
-@pytest.fixture(scope="module")
-def commands():
-    with Commands() as running:
-        yield running
+@pytest.mark.parametrize(
+    "options, kind",
+    [
+        (("--classifier", "lda", "--ridge", 0.1), "LDA"),
+        (("--seed", 3, "--components", 64), "KLDA"),
+    ],
+)
+def test_a_new_model_takes_the_settings_given(cli, rows, tmp_path, options, kind):
+    cli("learn", rows("one", "ab"), "--model", tmp_path / "m", *options)
+    assert (cli.json("show", "--model", tmp_path / "m")["parameters"]["n_components"] is None) == (
+        kind == "LDA"
+    )
 
 
-def run(commands, *words, seconds=None):
-    """Run a command to its end, or kill it after so many seconds."""
-    child = commands.start(*words)
-    end = time.monotonic() + (120 if seconds is None else seconds)
-    while commands.runs() and time.monotonic() < end:
-        time.sleep(0.005)
-    finished = not commands.runs()
-    commands.kill(child)
-    return finished
+def test_settings_of_an_existing_model_cannot_change(cli, rows, make):
+    model = make("m", "ab")
+    before = folder_content(model)
+    result = cli("learn", rows("two", "c"), "--model", model, "--components", 500, code=1)
+    assert "--components was fixed" in result.stderr
+    assert folder_content(model) == before
 
 
-@pytest.fixture(scope="module")
-def whole_run(commands, long_file, tmp_path_factory):
-    """The model of a learn that nothing cut off, and the seconds it took."""
-    folder = tmp_path_factory.mktemp("whole") / "m"
-    start = time.monotonic()
-    assert run(commands, "learn", long_file, "--model", folder, *NEW)
-    return folder, time.monotonic() - start
+def test_options_without_an_effect_are_refused(cli, make, rows, tmp_path):
+    model = make("m", "ab")
+    more = rows("more", "c")
+    message = cli("learn", more, "--model", model, "--foundation", "minilm", code=1).stderr
+    assert "--foundation minilm: the model" in message
+    assert list(Learner.load(model).classes) == ["a", "b"]
+    cli("learn", more, "--model", model, "--foundation", "features")
+    words = ("learn", more, "--model", tmp_path / "new", "--layers", "4,5,6")
+    for extra in ((), ("--foundation", "features")):
+        assert "--layers" in cli(*words, *extra, code=1).stderr
+    assert not (tmp_path / "new").exists()
 
 
-@pytest.fixture(scope="module")
-def whole(whole_run):
-    return whole_run[0]
+@pytest.mark.parametrize("option", ["--components", "--seed"])
+def test_an_option_is_named_as_it_is_written(cli, rows, tmp_path, option):
+    words = ("learn", rows("a", "ab"), "--model", tmp_path / "m", "--classifier", "lda")
+    message = " ".join(cli(*words, option, 3, code=2).stderr.split())
+    assert f"{option} is not for --classifier lda" in message
 
 
-def check_same(folder, whole):
-    """The same to the last bit: statistics, counts, temperature, weights."""
-    stored, expected = storage.load(folder, verify=True), storage.load(whole)
-    assert stored.document["samples"] == ROWS
-    assert stored.document["engine"] == expected.document["engine"]
-    assert stored.arrays.keys() == expected.arrays.keys()
-    for name, array in expected.arrays.items():
-        assert np.array_equal(stored.arrays[name], array), name
-    named = {entry["name"] for entry in stored.document["files"]}
-    assert {path.name for path in folder.iterdir()} == named | {"model.json", ".lock"}
-
-
-def test_killed_at_any_moment_and_resumed_gives_the_same_model(
-    commands, long_file, whole_run, tmp_path
+def test_another_foundation_model_than_that_of_the_folder_is_refused_in_the_users_words(
+    cli, bot, tmp_path
 ):
-    rng, (whole, seconds) = random.Random(0), whole_run
-    folder, places = tmp_path / "m", []
-    words = ("learn", long_file, "--model", folder, *NEW, *OFTEN, "--resume")
-    for _ in range(3):  # soon after a new checkpoint, so that each goes on from the one before
-        child = commands.start(*words)
-        while commands.runs() and unfinished(folder) in [None, *places]:
-            time.sleep(0.001)
-        time.sleep(rng.uniform(0, 0.02))
-        commands.kill(child)
-        assert not storage.exists(folder)
-        places.append(unfinished(folder))
-    assert None not in places
-    assert len(set(places)) == 3
-    # At any time, and later and later, so that most of it is learned between kills.
-    for attempt in range(60):
-        if run(commands, *words, seconds=rng.uniform(0, 0.2) * (1 + attempt / 10) * seconds):
-            break
-        assert not storage.exists(folder) or Learner.load(folder).samples == ROWS
-    else:  # the machine has become slower since `seconds` was measured
-        assert run(commands, *words)
-    check_same(folder, whole)
-    # Once more changes nothing.
-    assert run(commands, *words)
-    check_same(folder, whole)
-
-
-def test_killed_around_the_save_nothing_counts_twice(commands, long_file, whole, tmp_path):
-    for i in range(3):
-        folder = tmp_path / f"m{i}"
-        words = ("learn", long_file, "--model", folder, *NEW, *OFTEN)
-        child = commands.start(*words)
-        while commands.runs() and not storage.exists(folder):
-            time.sleep(0.0002)
-        time.sleep(0.0005 * i)
-        commands.kill(child)
-        assert run(commands, *words, "--resume")
-        check_same(folder, whole)
-
-
-def test_control_c_says_how_to_go_on(long_file, whole, tmp_path):
-    folder = tmp_path / "m"
-    words = ("learn", long_file, "--model", folder, *NEW, *OFTEN)
-    process = start(*words)
-    while process.poll() is None and not unfinished(folder):
-        time.sleep(0.005)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
-    assert "The progress is kept" in errors
-    assert "--resume" in errors
-    assert not storage.exists(folder)
-    done = subprocess.run(command(*words, "--resume", "--json"), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "Continuing after" in done.stderr
-    check_same(folder, whole)
-
-
-# A process of its own whose largest memory, in kilobytes, is printed at the end. What getrusage
-# says would include the process that started it.
-MEASURED = """
-import re
-from pathlib import Path
-from klda.cli import main
-try:
-    main()
-finally:
-    print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="measured as Linux tells it")
-def test_memory_does_not_grow_with_the_file(tmp_path):
-    """With 150,000 rows, 19 batches, all buffers were full; as many more are another 230 MB."""
-    peaks = []
-    for count in (150_000, 300_000):
-        path = tmp_path / f"{count}.npz"
-        rows = np.random.default_rng(0).standard_normal((count, 384), dtype=np.float32)
-        np.savez(path, features=rows, labels=np.arange(count) % 10)
-        words = ["learn", path, "--model", tmp_path / f"m{count}", "--components", 50]
-        done = subprocess.run(
-            [sys.executable, "-c", MEASURED, *map(str, words)],
-            env=os.environ | {"MALLOC_ARENA_MAX": "2"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        peaks.append(int(done.stdout.split()[-1]) * 1024)
-        path.unlink()
-    assert peaks[1] - peaks[0] < 230e6 / 6
-
-
-# ------------------------------------------------------------------------------- files and options
+    model = shutil.copytree(bot / "model", tmp_path / "m")
+    said = cli("learn", bot / "test.csv", "--model", model, "--foundation", "ngrams", code=1).stderr
+    assert "was made with minilm, which is fixed" in " ".join(said.split())
+    assert "layers" not in said
 
 
 def test_a_quoted_pattern_and_a_folder_of_files(cli, rows, tmp_path):
@@ -192,47 +97,76 @@ def test_a_quoted_pattern_and_a_folder_of_files(cli, rows, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_a_learn_that_was_cut_off_is_in_the_way_until_resumed_or_dropped(
-    commands, cli, long_file, rows, tmp_path
-):
-    folder = tmp_path / "m"
-    words = ("learn", long_file, "--model", folder, *NEW)
-    child = commands.start(*words, *OFTEN)
-    while commands.runs() and not unfinished(folder):
-        time.sleep(0.002)
-    commands.kill(child)
-    other = rows("other", "ab")
-    refused = cli("learn", other, "--model", folder, code=1).stderr
-    assert "holds an unfinished learn of long.npz" in refused
-    assert "--restart" in refused
-    refused = cli("learn", other, "--model", folder, "--resume", code=1).stderr
-    assert "it learns long.npz, not other.npz" in refused
-    words_left_out = ("learn", long_file, "--model", folder, *NEW[2:], "--resume")
-    assert "n_components=400, not 5000" in cli(*words_left_out, code=1).stderr
-    both = cli(*words, "--resume", "--restart", code=2).stderr
-    assert "give one of them" in both
-    assert unfinished(folder)
-    dropped = cli.json("learn", other, "--model", folder, "--restart", *NEW)
-    assert dropped["samples"] == 50
-    assert unfinished(folder) is None
+def write_texts(path, labels):
+    lines = [f"text {i} of {label},{label}" for i, label in enumerate(labels)]
+    path.write_text("text,label\n" + "\n".join(lines) + "\n")
+    return path
 
 
-def test_an_option_that_is_fixed_is_refused_before_progress_is_dropped(
-    commands, cli, long_file, rows, tmp_path
-):
-    folder, other = tmp_path / "m", rows("other", "ab")
-    cli("learn", other, "--model", folder, *NEW)
-    refused = cli("learn", long_file, "--model", folder, *NEW, "--resume", code=1).stderr
-    assert "--components was fixed" in refused  # there is nothing to resume
-    child = commands.start("learn", long_file, "--model", folder, *OFTEN)
-    while commands.runs() and not unfinished(folder):
-        time.sleep(0.002)
-    commands.kill(child)
-    refused = cli("learn", long_file, "--model", folder, *NEW, "--restart", code=1).stderr
-    assert "--components was fixed" in refused
-    assert unfinished(folder)
-    # The command that made the model, given again, has nothing left to do.
-    finished = tmp_path / "finished"
-    cli("learn", other, "--model", finished, *NEW)
-    done = cli("learn", other, "--model", finished, *NEW, "--resume")
-    assert "nothing to resume" in done.stderr
+def test_classes_that_differ_only_in_case_or_spaces_are_named(cli, tmp_path):
+    model, options = tmp_path / "m", ("--components", 50)
+    first = write_texts(tmp_path / "a.csv", ["Refund", "refund", "REFUND", "card  lost", "other"])
+    said = words(cli("learn", first, "--model", model, *options))
+    assert "'REFUND', 'Refund', 'refund' differ only in case or spaces" in said
+    assert "other" not in said
+    more = write_texts(tmp_path / "b.csv", ["refund", "Card lost"])
+    said = cli("learn", more, "--model", model).stderr
+    assert "'Card lost', 'card  lost' differ only in case or spaces" in said
+    assert "REFUND" not in said  # said before
+    assert len(Learner.load(model).classes) == 6
+
+
+def test_learning_the_same_file_or_a_copy_of_it_again_is_said(cli, rows, tmp_path):
+    model, once, two = tmp_path / "m", rows("once", "ab"), rows("two", "ab", seed=1)
+    said = cli("learn", once, two, "--model", model, "--components", 50).stderr
+    assert "learned before" not in said
+    copy = shutil.copy(two, tmp_path / "copy.npz")
+    again = cli("learn", copy, once, rows("three", "ab", seed=2), "--model", model)
+    assert "The same rows were learned before: copy.npz, once.npz. They now" in words(again)
+    assert Learner.load(model).classes == {"a": 125, "b": 125}
+    rows("once", "bc")
+    assert "learned before" not in cli("learn", once, "--model", model).stderr
+    said = cli("learn", two, copy, "--model", tmp_path / "m2", "--components", 50).stderr
+    assert "learned before: copy.npz. " in said  # by the same command
+
+
+def test_a_table_of_paths_makes_an_image_model(cli, tmp_path, tiny_dinov2):
+    for name, colour in (("cat", "red"), ("dog", "blue")):
+        for i in range(2):
+            Image.new("RGB", (32, 32), colour).save(tmp_path / f"{name}{i}.png")
+    table = tmp_path / "paths.csv"
+    with table.open("w", newline="") as file:
+        lines = [(f"{name}{i}.png", name) for name in ("cat", "dog") for i in range(2)]
+        csv.writer(file).writerows([("path", "label"), *lines])
+    model = tmp_path / "m"
+    words = ("--foundation", tiny_dinov2, "--components", 50, "--gamma", 0.01)
+    cli("learn", table, "--model", model, *words)
+    learner = Learner.load(model)
+    assert learner.modality == "image"
+    assert learner.classes == {"cat": 2, "dog": 2}
+    cli("learn", table, "--model", model)
+
+
+def test_an_image_that_cannot_be_decoded_is_named(cli, tmp_path, tiny_dinov2):
+    from PIL import Image
+
+    for label in ("cats", "dogs"):
+        (tmp_path / "photos" / label).mkdir(parents=True)
+        Image.new("RGB", (32, 32), "red").save(tmp_path / "photos" / label / "1.png")
+    learn = ("learn", tmp_path / "photos", "--model", tmp_path / "m", "--components", 50)
+    assert "--foundation is needed for images" in cli(*learn, code=1).stderr
+    (tmp_path / "photos" / "dogs" / "broken.jpg").write_bytes(b"no image")
+    result = cli(*learn, "--foundation", tiny_dinov2, code=1)
+    assert "broken.jpg" in result.stderr
+    assert not (tmp_path / "m").exists()
+    (tmp_path / "photos" / "dogs" / "broken.jpg").unlink()
+    cli(*learn, "--foundation", tiny_dinov2)
+    found = read_csv(cli("predict", tmp_path / "photos", "--model", tmp_path / "m").stdout)
+    assert {row["image"].split("/")[-1] for row in found} == {"1.png"}
+
+
+@pytest.fixture
+def texts(tmp_path):
+    path = tmp_path / "texts.csv"
+    path.write_text("text,label\nplay a song,music\nsome jazz,music\na pizza,food\nbread,food\n")
+    return path

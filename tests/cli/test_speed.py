@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import time
 
 import numpy as np
 import pytest
 
 from klda import KLDA, encoders
-from klda.cli import predict
-from klda.cli.reading import batches, open_tables
 from klda.learner import Learner
 from tests.factories import examples
 
@@ -33,7 +30,7 @@ def best_of(attempts, measure, limit):
 
 
 @pytest.mark.slow
-def test_predicting_a_file_takes_little_longer_than_encoding_its_texts(tmp_path):
+def test_predicting_a_file_takes_little_longer_than_encoding_its_texts(cli, tmp_path, monkeypatch):
     encoder = encoders.load("minilm", layers="auto")
     rng = np.random.default_rng(0)
     texts = [f"{rng.integers(1000)} {example.text}" for example in examples()] * 2
@@ -43,9 +40,10 @@ def test_predicting_a_file_takes_little_longer_than_encoding_its_texts(tmp_path)
     learner.learn(texts[:154], [f"class {i % 77}" for i in range(154)])
     learner.predict(texts[:2])
 
+    monkeypatch.setattr(Learner, "load", lambda *given, **options: learner)
+
     def answer():
-        chunks = batches(open_tables([path], "text"), "Predicting", labels=False)
-        predict.write_csv(io.StringIO(), predict.answered(learner, chunks, 1, {}))
+        cli("predict", path, "--model", "m", "--output", tmp_path / "answers.csv")
 
     limit = 1.15
     ratio = best_of(4, lambda: seconds(answer) / seconds(lambda: encoder.encode(texts)), limit)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-import time
-from contextlib import closing
 
 import pytest
 
 from klda import Learner
+from tests.factories import ServiceProcess
 
 TEXTS = ["where is my card?", "my card is lost", "will it rain?", "a sunny day", "is it hot"]
 LABELS = ["card", "card", "weather", "weather", "weather"]
@@ -90,23 +88,10 @@ def server(tmp_path_factory):
     pytest.importorskip("httpx")
     at = tmp_path_factory.mktemp("served") / "bot"
     Learner("ngrams").learn(TEXTS, LABELS).save(at)
-    with closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    code = "from klda.cli import main; main()"
-    command = [sys.executable, "-c", code, "serve", "--model", str(at), "--port", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            with closing(socket.socket()) as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
+    service = ServiceProcess(at)
+    service.wait()
+    yield service.address
+    service.stop()
 
 
 def test_a_running_service_answers_without_a_model_folder(server):

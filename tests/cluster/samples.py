@@ -30,10 +30,16 @@ def learn_alone(learner, *paths):
 
 
 def assert_same(one, other, inputs):
+    """Counts are equal, scores agree as far as float32 sums in another order can.
+
+    Rounding errors of the scatter, relative to its largest eigenvalue, which is at most its trace
+    of about 1, are divided by the ridge.
+    """
     assert one.classes == other.classes
     mine, theirs = one.scores(inputs), other.scores(inputs)
-    assert np.abs(mine - theirs).max() <= 1e-4 * np.abs(theirs).max()
-    assert one.solution.rho == other.solution.rho
-    assert one.solution.temperature == pytest.approx(other.solution.temperature, rel=1e-3)
+    rounding = np.finfo(np.float32).eps / min(one.solution.rho, 1)
+    assert np.abs(mine - theirs).max() <= max(4 * rounding, 1e-5) * np.abs(theirs).max()
+    assert one.solution.rho == pytest.approx(other.solution.rho, rel=1e-3)
+    assert one.solution.temperature == pytest.approx(other.solution.temperature, rel=1e-2)
     known = one.is_known(inputs) == other.is_known(inputs)
-    assert known.mean() > 0.995  # rounding may turn one that is on the edge
+    assert known.mean() > 0.99  # rounding may turn one that is on the edge

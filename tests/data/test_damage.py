@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from klda.data import TableError, open_table
+from tests.data.exports import workbook
 from tests.factories import write_parquet
 
 TEXTS = [f"text number {i}, somewhat long" for i in range(40)]
@@ -52,7 +53,9 @@ WHOLE = {
     "a.csv": csv_file,
     "a.csv.gz": lambda: gzip.compress(csv_file()),
     "a.jsonl": jsonl_file,
+    "a.json": lambda: b"[" + jsonl_file().replace(b"\n", b", ") + b"]",
     "a.txt": lambda: "\n".join(TEXTS).encode(),
+    "a.xlsx": lambda: workbook(list(zip(TEXTS, LABELS, strict=True))),
     "a.parquet": lambda: parquet({"text": TEXTS, "label": LABELS}, row_group_size=16),
     "b.parquet": lambda: parquet({"features": FEATURES.tolist(), "label": LABELS}),
     "a.npz": lambda: npz(features=FEATURES, labels=np.array(LABELS)),
@@ -231,7 +234,7 @@ def test_a_lack_of_memory_and_an_interrupt_are_not_taken_for_damage(tmp_path, mo
         def fail(*given, kind=kind, **more):
             raise kind
 
-        monkeypatch.setattr("klda.data.text_files.csv.reader", fail)
+        monkeypatch.setattr("klda.data.delimited.csv.reader", fail)
         with pytest.raises(kind):
             rows_of(path)
 

@@ -10,11 +10,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-tokenizers = pytest.importorskip("tokenizers")
+pytest.importorskip("tokenizers")
 
 from tokenizers import (  # noqa: E402
     Tokenizer,
-    decoders,
     models,
     normalizers,
     pre_tokenizers,
@@ -31,74 +30,43 @@ TEXTS = [
     "play some music",
 ]
 CORPUS = [*TEXTS, "a cash machine kept my card", "the quick brown fox", "0123456789 ?!.,'-"] * 3
+SMALL = {"num_attention_heads": 4, "intermediate_size": 48, "initializer_range": 0.4}
+
+
+def _save(tokenizer: Tokenizer, folder: Path, template: str, special: list[str], **named) -> int:
+    """Save a tokenizer whose texts look like the template; return the size of its vocabulary."""
+    numbers = [(token, special.index(token)) for token in template.split() if token in special]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=template, special_tokens=numbers
+    )
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named)
+    fast.save_pretrained(folder)
+    return tokenizer.get_vocab_size()
 
 
 def _wordpiece(folder: Path) -> int:
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer.train_from_iterator(
-        CORPUS, trainers.WordPieceTrainer(vocab_size=200, special_tokens=special)
-    )
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    transformers.BertTokenizerFast(tokenizer_object=tokenizer, model_max_length=64).save_pretrained(
-        folder
-    )
-    return tokenizer.get_vocab_size()
+    trainer = trainers.WordPieceTrainer(vocab_size=200, special_tokens=special)
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    named = {"pad_token": "[PAD]", "unk_token": "[UNK]", "model_max_length": 64}
+    return _save(tokenizer, folder, "[CLS] $A [SEP]", special, **named)
 
 
-def _byte_level(folder: Path, wrapper: str) -> int:
+def _byte_level(folder: Path, template: str, special: list[str], **named) -> int:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(
-        CORPUS,
-        trainers.BpeTrainer(vocab_size=350, special_tokens=special, initial_alphabet=alphabet),
-    )
-    tokenizer.post_processor = processors.RobertaProcessing(
-        ("</s>", 2), ("<s>", 0), add_prefix_space=False
-    )
-    kind = getattr(transformers, wrapper)
-    kind(tokenizer_object=tokenizer, model_max_length=64).save_pretrained(folder)
-    return tokenizer.get_vocab_size()
+    trainer = trainers.BpeTrainer(vocab_size=350, special_tokens=special, initial_alphabet=alphabet)
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return _save(tokenizer, folder, template, special, **named)
 
 
-def _unigram(folder: Path) -> int:
-    tokenizer = Tokenizer(models.Unigram())
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.decoder = decoders.Metaspace()
-    special = ["<pad>", "</s>", "<unk>"]
-    tokenizer.train_from_iterator(
-        CORPUS,
-        trainers.UnigramTrainer(vocab_size=120, special_tokens=special, unk_token="<unk>"),
-    )
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="$A </s>", special_tokens=[("</s>", 1)]
-    )
-    transformers.T5TokenizerFast(
-        tokenizer_object=tokenizer, extra_ids=0, model_max_length=64
-    ).save_pretrained(folder)
-    return tokenizer.get_vocab_size()
-
-
-def _llama_bpe(folder: Path) -> int:
-    """Like Mistral's: byte fallback, a start token, no padding token, no length limit."""
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    special = ["<unk>", "<s>", "</s>"]
-    tokenizer.train_from_iterator(
-        CORPUS, trainers.BpeTrainer(vocab_size=250, special_tokens=special)
-    )
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", 1)]
-    )
-    transformers.LlamaTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
-    return tokenizer.get_vocab_size()
+def _roberta_tokenizer(folder: Path) -> int:
+    named = {"pad_token": "<pad>", "model_max_length": 64}
+    return _byte_level(folder, "<s> $A </s>", ["<s>", "<pad>", "</s>"], **named)
 
 
 def _bert(folder: Path, layers: int = 4) -> None:
@@ -106,76 +74,58 @@ def _bert(folder: Path, layers: int = 4) -> None:
         vocab_size=_wordpiece(folder),
         hidden_size=32,
         num_hidden_layers=layers,
-        num_attention_heads=4,
-        intermediate_size=48,
         max_position_embeddings=64,
-        initializer_range=0.4,
+        **SMALL,
     )
     transformers.BertForMaskedLM(config).save_pretrained(folder)
 
 
-def _bart(folder: Path) -> None:
-    config = transformers.BartConfig(
-        vocab_size=_byte_level(folder, "BartTokenizerFast"),
-        d_model=32,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=48,
-        decoder_ffn_dim=48,
-        max_position_embeddings=64,
-        init_std=0.4,
-        bos_token_id=0,
-        pad_token_id=1,
-        eos_token_id=2,
-        decoder_start_token_id=2,
-    )
-    transformers.BartModel(config).save_pretrained(folder)
-
-
 def _roberta(folder: Path) -> None:
     config = transformers.RobertaConfig(
-        vocab_size=_byte_level(folder, "RobertaTokenizerFast"),
+        vocab_size=_roberta_tokenizer(folder),
         hidden_size=32,
         num_hidden_layers=3,
-        num_attention_heads=4,
-        intermediate_size=48,
-        max_position_embeddings=66,
-        initializer_range=0.4,
-        bos_token_id=0,
+        max_position_embeddings=66,  # counted from the padding index
         pad_token_id=1,
-        eos_token_id=2,
+        **SMALL,
     )
     transformers.RobertaForMaskedLM(config).save_pretrained(folder)
 
 
-def _t5(folder: Path) -> None:
-    config = transformers.T5Config(
-        vocab_size=_unigram(folder),
+def _bart(folder: Path) -> None:
+    sizes = {"layers": 2, "attention_heads": 4, "ffn_dim": 48}
+    config = transformers.BartConfig(
+        vocab_size=_roberta_tokenizer(folder),
         d_model=32,
-        d_kv=8,
-        d_ff=48,
-        num_layers=3,
-        num_heads=4,
-        decoder_start_token_id=0,
+        max_position_embeddings=64,
+        init_std=0.4,
+        pad_token_id=1,
+        decoder_start_token_id=2,
+        **{f"{half}_{name}": n for half in ("encoder", "decoder") for name, n in sizes.items()},
+    )
+    transformers.BartModel(config).save_pretrained(folder)
+
+
+def _t5(folder: Path) -> None:
+    named = {"pad_token": "<pad>", "eos_token": "</s>", "model_max_length": 64}
+    size = _byte_level(folder, "$A </s>", ["<pad>", "</s>"], **named)
+    config = transformers.T5Config(
+        vocab_size=size, d_model=32, d_kv=8, d_ff=48, num_layers=3, num_heads=4
     )
     transformers.T5ForConditionalGeneration(config).save_pretrained(folder)
 
 
 def _mistral(folder: Path) -> None:
+    """Its tokenizer has no padding token and no limit of length."""
+    special = ["<unk>", "<s>", "</s>"]
     config = transformers.MistralConfig(
-        vocab_size=_llama_bpe(folder),
+        vocab_size=_byte_level(folder, "<s> $A", special, eos_token="</s>"),
         hidden_size=32,
         num_hidden_layers=3,
-        num_attention_heads=4,
         num_key_value_heads=2,
-        intermediate_size=48,
         max_position_embeddings=128,
         sliding_window=32,
-        initializer_range=0.4,
-        bos_token_id=1,
-        eos_token_id=2,
+        **SMALL,
     )
     transformers.MistralForCausalLM(config).save_pretrained(folder)
 

@@ -9,7 +9,7 @@ import transformers
 
 from klda import encoders
 from klda.data.files import IMAGE_SUFFIXES
-from klda.encoders.images import open_image
+from klda.encoders.image_decoding import open_image
 from klda.errors import KldaError
 
 Image = pytest.importorskip("PIL.Image")
@@ -28,9 +28,7 @@ def test_dinov2_gives_the_class_token_of_the_last_layer(tiny_dinov2, pictures):
     assert encoder.modality == "image"
     assert rows.shape == (8, encoder.dimension) == (8, 32)
     model = transformers.Dinov2Model.from_pretrained(tiny_dinov2).eval()
-    pixels = torch.from_numpy(
-        encoder.network.processor(list(pictures), return_tensors="np").pixel_values
-    )
+    pixels = pixels_of(encoder, pictures)
     with torch.inference_mode():
         expected = model(pixels).last_hidden_state[:, 0].numpy()
     np.testing.assert_allclose(rows, expected, atol=1e-5)
@@ -46,9 +44,7 @@ def test_dinov2_layers_are_normalized_and_concatenated_class_tokens(tiny_dinov2,
     unit = last / np.linalg.norm(last, axis=1, keepdims=True)
     np.testing.assert_allclose(rows[:, 32:], unit, atol=1e-5)
     model = transformers.Dinov2Model.from_pretrained(tiny_dinov2).eval()
-    pixels = torch.from_numpy(
-        encoder.network.processor(list(pictures), return_tensors="np").pixel_values
-    )
+    pixels = pixels_of(encoder, pictures)
     with torch.inference_mode():
         hidden = model(pixels, output_hidden_states=True).hidden_states[2]
         early = model.layernorm(hidden)[:, 0].numpy()
@@ -75,9 +71,7 @@ def test_convolutional_networks_are_pooled_over_positions(tmp_path, tiny_dinov2,
     processor = (tiny_dinov2 / "preprocessor_config.json").read_text()
     (tmp_path / "preprocessor_config.json").write_text(processor)
     encoder = encoders.load(tmp_path, device="cpu")
-    pixels = torch.from_numpy(
-        encoder.network.processor(list(pictures), return_tensors="np").pixel_values
-    )
+    pixels = pixels_of(encoder, pictures)
     with torch.inference_mode():
         expected = model(pixels).last_hidden_state.mean(dim=(2, 3)).numpy()
     np.testing.assert_allclose(encoder.encode(pictures), expected, atol=1e-5)
@@ -99,9 +93,7 @@ def test_clip_needs_a_modality_and_gives_its_pooled_image_features(tmp_path, tin
     with pytest.raises(KldaError, match="modality="):
         encoders.load(tmp_path, device="cpu")
     encoder = encoders.load(tmp_path, device="cpu", modality="image")
-    pixels = torch.from_numpy(
-        encoder.network.processor(list(pictures), return_tensors="np").pixel_values
-    )
+    pixels = pixels_of(encoder, pictures)
     with torch.inference_mode():
         expected = model.vision_model(pixels).pooler_output.numpy()
     np.testing.assert_allclose(encoder.encode(pictures), expected, atol=1e-5)
@@ -125,6 +117,7 @@ def test_the_features_of_an_image_do_not_depend_on_its_batch(tiny_dinov2, pictur
     alone = np.concatenate([encoder.encode(pictures[at : at + 1]) for at in range(8)])
     np.testing.assert_allclose(encoder.encode(pictures), alone, atol=1e-5)
     np.testing.assert_allclose(encoder.encode(pictures[::-1]), alone[::-1], atol=1e-5)
+    assert encoder.encode([]).shape == (0, 32)
 
 
 @pytest.mark.parametrize(
@@ -142,10 +135,6 @@ def test_errors_name_the_image_that_cannot_be_read(bad, says, tiny_dinov2, pictu
     encoder = encoders.load(tiny_dinov2, device="cpu")
     with pytest.raises(KldaError, match=says):
         encoder.encode([pictures[0], bad, pictures[1]])
-
-
-def test_no_images_give_no_rows(tiny_dinov2):
-    assert encoders.load(tiny_dinov2, device="cpu").encode([]).shape == (0, 32)
 
 
 def test_errors_name_a_truncated_file(tiny_dinov2, pictures, tmp_path):
@@ -175,12 +164,6 @@ def test_images_are_rotated_upright_and_converted_to_rgb(pictures):
     assert open_image(pictures[0][:, :, 0], 0).mode == "RGB"
 
 
-def saved(kind):
-    file = io.BytesIO()
-    Image.new("RGB", (8, 8), "red").save(file, kind)
-    return file.getvalue()
-
-
 @pytest.mark.parametrize("suffix", sorted(IMAGE_SUFFIXES))
 def test_an_image_with_a_suffix_that_folders_are_searched_for_is_opened(tmp_path, suffix):
     path = tmp_path / f"red{suffix}"
@@ -192,7 +175,7 @@ def test_an_image_with_a_suffix_that_folders_are_searched_for_is_opened(tmp_path
 def test_other_formats_are_not_even_tried_whatever_the_name_says(tmp_path, kind):
     """Reading some of them runs other programs: EPS runs Ghostscript."""
     path = tmp_path / "photo.png"
-    path.write_bytes(saved(kind))
+    Image.new("RGB", (8, 8), "red").save(path, kind)
     for item in (path, path.read_bytes()):
         with pytest.raises(KldaError, match=r"inputs\[3\].* is not an image.* JPEG, PNG, WEBP"):
             open_image(item, 3)

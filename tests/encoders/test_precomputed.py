@@ -44,16 +44,3 @@ def test_precomputed_features_are_an_encoder():
 def test_inputs_that_are_not_rows_of_finite_numbers_are_rejected(inputs, says):
     with pytest.raises(KldaError, match=says):
         encoders.load("features").encode(inputs)
-
-
-def test_a_fixed_dimension_is_required():
-    encoder = encoders.PrecomputedFeatures(dimension=3)
-    assert encoder.encode(np.zeros((0, 3))).shape == (0, 3)
-    with pytest.raises(KldaError, match=r"length 4.*3"):
-        encoder.encode(np.zeros((2, 4)))
-
-
-def test_fingerprints_agree_unless_the_dimensions_differ():
-    free, three, four = (encoders.PrecomputedFeatures(d).fingerprint() for d in (0, 3, 4))
-    assert encoders.same_features(free, three)
-    assert not encoders.same_features(three, four)

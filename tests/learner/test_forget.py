@@ -174,7 +174,7 @@ def test_a_large_class_is_found_in_the_ledger_in_little_memory():
 
 def test_the_command_and_the_service_say_it_in_the_same_words(tmp_path):
     pytest.importorskip("fastapi", reason='needs the extra: pip install "klda[server]"')
-    from tests.cli.conftest import Cli
+    from tests.factories import Cli
     from tests.server.conftest import serving
 
     taught(n=30).save(tmp_path / "m")

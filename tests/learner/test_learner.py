@@ -11,7 +11,7 @@ import pytest
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, Learner, encoders
 from klda.data import open_table
-from klda.encoders.probes import gamma_for
+from klda.encoders.bandwidth import gamma_for
 from klda.engine import model as engine_model
 from klda.labels import MAX_LABEL_LENGTH
 from klda.learner import FoundationModelError
@@ -153,28 +153,35 @@ def test_texts_that_are_none(inputs):
     assert bot.classes == {}
 
 
-def test_a_table_is_not_taken_for_its_column_names():
+def test_a_table_is_taught_and_asked_as_a_whole():
     pd = pytest.importorskip("pandas", reason="needs: pip install pandas")
     texts, labels = columns(LEARN[:32])
-    table = pd.DataFrame({"text": texts, "label": labels}, index=range(40, 8, -1))
-    bot = Learner("ngrams").learn(table["text"], table["label"])
-    assert bot.predict(table["text"]).tolist() == labels
-    for verb in ("predict", "predict_proba", "predict_top", "novelty", "is_known", "encode"):
-        for given in (table, table[["text"]]):
-            with pytest.raises(KldaError, match=r"columns 'text'.*inputs\['text'\]"):
-                getattr(bot, verb)(given)
-    for change in (
-        lambda: bot.learn(table, labels),
-        lambda: bot.learn([(table, labels)]),
-        lambda: bot.forget(labels, table),
-        lambda: bot.evaluate(table, labels),
-    ):
-        with pytest.raises(KldaError, match="columns 'text'"):
-            change()
+    table = pd.DataFrame({"Message": texts, "Queue": labels}, index=range(40, 8, -1))
+    expected = Learner("ngrams").learn(texts, labels)
+    bot = Learner("ngrams").learn(table)
+    assert bot.classes == expected.classes
+    assert Learner("ngrams").learn(table, labels).classes == expected.classes
+    for verb in ("predict", "predict_proba", "novelty", "is_known", "encode"):
+        for given in (table, table[["Message"]], table["Message"]):
+            np.testing.assert_array_equal(getattr(bot, verb)(given), getattr(expected, verb)(texts))
+    assert bot.evaluate(table).accuracy == bot.evaluate(table, labels).accuracy
+    swapped = Learner("ngrams").learn(table, text="Queue", label="Message")
+    assert set(swapped.classes) == set(texts)
+    for wrong in ({"text": "body"}, {"label": "team"}, {"labels": labels, "label": "Queue"}):
+        with pytest.raises(KldaError):
+            bot.learn(table, **wrong)
+    with pytest.raises(KldaError, match="name columns of a table, and inputs is a list"):
+        bot.learn(texts, labels, text="Message")
     assert bot.samples == 32
+
+
+def test_a_table_of_features_is_taught_by_its_numbers():
+    pd = pytest.importorskip("pandas", reason="needs: pip install pandas")
     rows, names = samples("ab")
     numbers = Learner("features").learn(pd.DataFrame(rows), names)
     assert numbers.predict(pd.DataFrame(rows)).tolist() == names
+    table = pd.DataFrame(rows).rename(columns=str).assign(label=names)
+    assert Learner("features").learn(table).classes == numbers.classes
 
 
 def test_rows_that_can_not_be_are_refused_by_the_names_they_were_given_under():
@@ -194,16 +201,16 @@ class WithoutLayers(LetterCounts):
 @pytest.mark.parametrize(
     "model, lacks",
     [
-        (None, "it has no name, modality, dimension, encode, fingerprint"),
-        (lambda texts: np.zeros((len(texts), 2)), "it has no name, modality"),
-        (WithoutLayers(), "it has no 'layers' in its fingerprint"),
+        (17, "it has no encode.*'features'"),
+        (lambda texts: [0.0, 1.0], "<lambda>.*must return one row for each"),
+        (WithoutLayers(), "its fingerprint has no 'layers'"),
     ],
 )
 def test_what_an_encoder_lacks_is_said(model, lacks, tmp_path):
-    with pytest.raises(KldaError, match=rf"^model=.* can't be used: {lacks}.*'features'"):
+    with pytest.raises(KldaError, match=lacks):
         Learner(model)
     Learner(LetterCounts()).learn(["a", "bb"], ["x", "y"]).save(tmp_path / "m")
-    if model is not None:
+    if not isinstance(model, LetterCounts):
         with pytest.raises(KldaError, match=lacks):
             Learner.load(tmp_path / "m", model=model)
 
@@ -286,8 +293,8 @@ LONG, LONGEST = "x" * (MAX_LABEL_LENGTH + 1), "x" * MAX_LABEL_LENGTH
 RULE = rf"A label is one line of visible text, of at most {MAX_LABEL_LENGTH} characters\."
 REFUSED = {
     LONG: rf"the label '{'x' * 20}'\.\.\. has {MAX_LABEL_LENGTH + 1} characters\. {RULE}",
-    "": rf"the label is empty\. {RULE}",
-    " ": rf"the label is empty\. {RULE}",
+    "": r"the label is empty\.",
+    " ": r"the label is empty\.",
     "two\nlines": rf"the label 'two\\nlines' contains '\\n'\. {RULE}",
     "\x1b[31mred": rf"the label '\\x1b\[31mred' contains '\\x1b'\. {RULE}",
     "a\x00": rf"the label 'a\\x00' contains '\\x00'\. {RULE}",
@@ -370,7 +377,7 @@ def test_the_service_refuses_it_too(tmp_path, bad):
 
 
 def test_a_model_that_has_such_a_class_shows_it_escaped_and_can_rename_it(tmp_path):
-    from tests.cli.conftest import Cli
+    from tests.factories import Cli
 
     folder, escape = tmp_path / "m", "\x1b[31mred"
     taught("ab").save(folder)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from klda import Learner
-from klda.data import Columns, TableError, open_tables, read
+from klda.data import Layout, TableError, open_tables, read
 from klda.engine.engine import Engine
 from klda.errors import KldaError
 from klda.learner import folder as storage
@@ -54,7 +54,7 @@ def learn(
 ):
     """Learn files with a checkpoint after each batch, and be cut off after so many of them."""
     opened = open_tables(
-        files, modality=learner.modality, columns=columns or Columns(), classes=learner.classes
+        files, modality=learner.modality, layout=columns or Layout(), classes=learner.classes
     )
     rows = CHUNK if learner.modality == "features" else 12
 
@@ -175,7 +175,7 @@ RESUMED = {
     "in another order": (None, {"files": slice(None, None, -1)}, r"it learns part0.npz.*, not"),
     "other parameters": (None, {"learner": ("few samples",)}, "n_components=64, not 900"),
     "with a ledger": (None, {"learner": ("many samples", "features")}, "keep=None, not 'features'"),
-    "other columns": (None, {"columns": Columns("features", "others")}, r"columns=\[.*, not"),
+    "other columns": (None, {"columns": Layout("features", "others")}, r"columns=\[.*, not"),
     "damaged": (lambda _, folder: damaged(folder), {}, r"can't be read"),
 }
 
@@ -186,7 +186,7 @@ def test_what_can_not_be_resumed_is_refused_and_may_be_dropped(files, tmp_path, 
     for path in files:
         with np.load(path) as old:
             np.savez(path, features=old["features"], labels=old["labels"], others=old["labels"])
-    columns = Columns("features", "labels")
+    columns = Layout("features", "labels")
     folder = tmp_path / "m"
     cut_off(make(), files, folder, pieces=6, columns=columns)  # in the middle of the second file
     if change:

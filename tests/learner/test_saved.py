@@ -192,9 +192,9 @@ def test_a_model_made_with_another_foundation_model_is_refused(folder, change):
 
 def test_a_loaded_learner_opens_its_foundation_model_when_it_needs_it(folder, monkeypatch):
     Learner("ngrams").learn(["hello", "goodbye"], ["a", "b"]).save(folder)
-    load, opened = encoders.load, []
+    reopen, opened = encoders.reopen, []
     monkeypatch.setattr(
-        encoders, "load", lambda name, **options: opened.append(name) or load(name, **options)
+        encoders, "reopen", lambda given, *place: opened.append(given["name"]) or reopen(given)
     )
     loaded = Learner.load(folder)
     assert loaded.classes == {"a": 1, "b": 1}

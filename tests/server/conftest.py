@@ -65,7 +65,9 @@ def journaled(folder: Path) -> list[int]:
     if not (folder / JOURNAL).exists():
         return []
     with closing(sqlite3.connect(folder / JOURNAL)) as journal:
-        found = journal.execute("SELECT sequence FROM changes WHERE header NOTNULL")
+        found = journal.execute(
+            "SELECT number FROM changes WHERE number > (SELECT position FROM state)"
+        )
         return [number for (number,) in found]
 
 
@@ -145,7 +147,7 @@ class Verbs:
         return self.service.change(Change("forget", labels, key=key))
 
     def undo(self, number):
-        return self.service.change(Change("restore", target=number))
+        return self.service.change(Change("undo", target=number))
 
     def retry(self, number):
         return self.service.change(Change("retry", target=number))
@@ -175,7 +177,7 @@ class Running:
         """Leave everything as a kill would: nothing is saved."""
         self.service.batcher.stop()
         writer = self.service.writer
-        writer._checkpoint = writer._finish = lambda: None
+        writer._checkpoint = writer._finish = lambda **_: None
         writer.stop()
 
     def __getattr__(self, name):
@@ -186,7 +188,7 @@ class Running:
 
     def read(self, name):
         """What the journal says."""
-        return self.inspect(lambda _, journal: getattr(journal, name)())
+        return self.service.writer.read(lambda _, journal: getattr(journal, name)()).result(20)
 
     @property
     def counts(self):
@@ -223,11 +225,11 @@ def client(features_model: Path) -> Iterator[TestClient]:
 
 
 @contextmanager
-def listening(folder: Path, **changes) -> Iterator[str]:
+def listening(folder: Path, limits=(), **changes) -> Iterator[str]:
     """The real application behind Uvicorn on a free port of loopback."""
     listener = listen("127.0.0.1", 0)
     with running(folder, **changes) as service:
-        server = uvicorn_server(create_app(service))
+        server = uvicorn_server(create_app(service), **dict(limits))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         deadline = time.monotonic() + 60

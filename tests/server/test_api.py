@@ -31,6 +31,9 @@ def test_learn_forget_undo_rename(client):
         "classes": 4,
         "samples": 125,
         "version": 1,
+        "forgotten": [],
+        "exact": False,
+        "undo": None,
         "repeated": False,
     }
     forgotten = client.post("/v1/forget", json={"labels": ["dogs"]}).json()

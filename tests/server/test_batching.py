@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from klda.engine.solution import Answer
-from klda.server.batching import SLICE, Batcher, Encoding, divide_batch
+from klda.server.batching import SLICE, Batcher
 
 
 class Model:
@@ -59,28 +59,32 @@ def test_an_error_that_nobody_foresaw_does_not_end_the_thread(batcher):
     assert batcher.ask(rows(1), 1).result(5)[1]
 
 
-def taken(room, *lengths):
-    jobs = [Encoding(range(n)) for n in lengths]
-    chosen = dict(divide_batch(jobs, room))
-    return [chosen[job] for job in jobs if job in chosen]
+def taken(room, *lengths, learns=()):
+    """How many inputs of each request are in the first batch."""
+    batcher = Batcher(Model, room)
+    for n in lengths:
+        batcher.ask(range(n), 1)
+    for n in learns:
+        batcher.encode(range(n))
+    taken = {job: at.stop - at.start for job, at in batcher._take()}
+    return [taken.get(job, 0) for job in batcher._jobs]
 
 
-def test_short_requests_go_whole_and_long_ones_share_what_is_left():
+def test_short_requests_go_whole_and_long_ones_take_turns():
     assert taken(64, 300) == [64]
-    assert taken(SLICE, 10) == [10]
     assert taken(64, 3, 2, 1) == [3, 2, 1]
-    assert taken(64, *[1] * 100) == [1] * 64
-    assert sum(taken(64, 300, 300)) == 64
-    assert min(taken(64, 300, 300)) >= SLICE
+    assert taken(64, *[1] * 100) == [1] * 64 + [0] * 36
+    assert taken(64, 300, 300) == [SLICE] * 2
     assert taken(64, 300, 1) == [SLICE, 1]
-    assert taken(64, 1, 300) == [1, SLICE]
-    assert taken(64, *[300] * 100) == [1] * 64
-    assert taken(SLICE, 300, 1) == [SLICE // 2, 1]
-    assert taken(1, 300, 1) == [1]
+    assert taken(64, *[300] * 100) == [SLICE] * 4 + [0] * 96
+    assert taken(1, 300, 1) == [1, 0]
+    assert taken(64, 300, 300, *[1] * 60)[:2] == [SLICE, 0]  # the oldest, then the short ones
 
 
-def test_the_oldest_request_is_never_left_behind():
-    assert taken(64, 300, *[1] * 100)[0] == SLICE
+def test_learns_wait_for_predicts_and_not_for_ever():
+    assert taken(64, learns=[300]) == [64]
+    assert taken(64, 1, learns=[300, 300]) == [1, SLICE, 0]
+    assert taken(64, *[1] * 100, learns=[300])[-1] == SLICE
 
 
 def test_a_small_predict_does_not_wait_for_a_large_one():

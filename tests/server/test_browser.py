@@ -342,7 +342,7 @@ def test_what_the_gate_refuses_is_a_message(text_model, tmp_path, browser):
         page.set_input_files("#file", large)
         page.click("#many button")
         expect(page.locator("#messages .message.error span")).to_have_text(
-            "The request is larger than 200000 bytes: send fewer inputs at a time."
+            "The request is larger than 200,000 bytes: send fewer inputs at a time."
         )
         page.click("#messages .close")
         expect(page.locator("#messages")).to_be_empty()

@@ -19,6 +19,7 @@ def address(features_model):
 
 def test_it_has_the_learners_verbs(address):
     with Client(address) as client:
+        assert repr(client) == f"<Client {address[:-1]}>"
         assert client.modality == "features"
         assert client.classes == dict.fromkeys(CENTRES, 40)
         x = samples("dogs", 6)

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from klda.server import connections
 from klda.server.snapshot import Snapshot
 from tests.factories import ServiceProcess
 
@@ -25,9 +24,8 @@ HALF_BODY = b"POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99
 SECONDS = 30.0  # far more than anything here may take
 
 
-@pytest.fixture
-def impatient(monkeypatch):
-    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.4)
+WAIT = 0.4  # seconds that a client has
+IMPATIENT = {"seconds": WAIT}
 
 
 def connected(address):
@@ -59,18 +57,19 @@ def status(address):
 @pytest.mark.parametrize("before", [b"", HEALTH], ids=["first", "second"])
 @pytest.mark.parametrize("sent", [b"", b"G", HALF_HEADERS, HALF_BODY])
 @pytest.mark.parametrize("keys", [(), KEYS], ids=["open", "keyed"])
-def test_a_request_that_is_not_finished_ends_its_connection(
-    features_model, impatient, sent, before, keys
-):
-    with listening(features_model, keys=keys) as address, connected(address) as connection:
+def test_a_request_that_is_not_finished_ends_its_connection(features_model, sent, before, keys):
+    with (
+        listening(features_model, IMPATIENT, keys=keys) as address,
+        connected(address) as connection,
+    ):
         connection.sendall(before + sent)
         assert is_closed(connection)
         assert status(address) == 200
 
 
 @pytest.mark.parametrize("sent", [HALF_HEADERS, HALF_BODY])
-def test_a_request_that_drips_ends_its_connection(features_model, impatient, sent):
-    with listening(features_model) as address, connected(address) as connection:
+def test_a_request_that_drips_ends_its_connection(features_model, sent):
+    with listening(features_model, IMPATIENT) as address, connected(address) as connection:
         connection.sendall(sent)
         connection.settimeout(0.05)
         until = time.monotonic() + SECONDS
@@ -86,10 +85,10 @@ def test_a_request_that_drips_ends_its_connection(features_model, impatient, sen
         pytest.fail("a byte now and then kept the connection open")
 
 
-def test_a_large_body_may_take_its_time(features_model, impatient, monkeypatch):
-    monkeypatch.setattr(connections, "MIN_BYTES", 100)
+def test_a_large_body_may_take_its_time(features_model):
     body = json.dumps({"features": rows("ants", 20)}).encode()
-    with listening(features_model) as address, connected(address) as connection:
+    limits = {**IMPATIENT, "least": 100}
+    with listening(features_model, limits) as address, connected(address) as connection:
         head = f"POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
         connection.sendall(
             f"{head}Connection: close\r\nContent-Type: application/json\r\n\r\n".encode()
@@ -98,19 +97,19 @@ def test_a_large_body_may_take_its_time(features_model, impatient, monkeypatch):
         for start in range(0, len(body), step):
             connection.sendall(body[start : start + step])
             time.sleep(0.15)
-        assert time.monotonic() - began > 2 * connections.REQUEST_SECONDS
+        assert time.monotonic() - began > 2 * WAIT
         assert connection.recv(4096).startswith(b"HTTP/1.1 200")
 
 
-def test_an_answer_may_take_longer_than_a_request(features_model, impatient, monkeypatch):
+def test_an_answer_may_take_longer_than_a_request(features_model, monkeypatch):
     real = Snapshot.answer
 
     def slow(*args):
-        time.sleep(3 * connections.REQUEST_SECONDS)
+        time.sleep(3 * WAIT)
         return real(*args)
 
     monkeypatch.setattr(Snapshot, "answer", slow)
-    with listening(features_model) as address:
+    with listening(features_model, IMPATIENT) as address:
         client = http.client.HTTPConnection(urlsplit(address).netloc, timeout=SECONDS)
         for _ in range(2):  # also on a connection that is kept alive
             body, kind = json.dumps({"features": rows("ants", 1)}), "application/json"
@@ -121,9 +120,8 @@ def test_an_answer_may_take_longer_than_a_request(features_model, impatient, mon
         client.close()
 
 
-def test_the_least_recently_used_connection_makes_room(features_model, monkeypatch):
-    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 16)
-    with listening(features_model) as address, ExitStack() as stack:
+def test_the_least_recently_used_connection_makes_room(features_model):
+    with listening(features_model, {"connections": 16}) as address, ExitStack() as stack:
         first, *others = [stack.enter_context(connected(address)) for _ in range(16)]
         for one in (first, *others):
             one.sendall(HALF_HEADERS)

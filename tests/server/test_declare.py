@@ -114,7 +114,7 @@ def test_a_declared_class_survives_a_kill(folder, saves):
             assert dict(now.top) == pytest.approx(dict(was.top), rel=1e-4, abs=1e-6)
         assert again.declare(CLASSES, Key("key", "content")).repeated
         assert again.counts == counts
-        again.undo(gone.version)
+        again.undo(gone.number)
         assert again.counts == {**counts, "refund": 0}
     declared = Learner.load(folder).declared
     assert declared == {**CLASSES, "top_up": "put money on the card"}
@@ -160,6 +160,3 @@ def test_the_page_says_when_it_cannot_tell(client, tmp_path):
     assert (
         "Too little was taught to tell yet" in client.post("/page/ask", data={"value": MONEY}).text
     )
-
-
-# ------------------------------------------------------------------ with a ledger

@@ -14,9 +14,10 @@ import pytest
 pillow = pytest.importorskip("PIL.Image")
 
 from klda import KLDA
-from klda.encoders.images import open_image
+from klda.encoders.image_decoding import open_image
 from klda.learner import Learner
 from klda.server.client import Client
+from klda.server.errors import ServerError
 from klda.server.inputs import read_images
 
 from .conftest import listening, serving
@@ -68,14 +69,11 @@ def test_what_is_no_image_is_refused(folder, bad):
         assert "images[1]" in answer.json()["error"]["message"]
 
 
-def test_images_of_too_many_pixels_together_are_refused(folder, monkeypatch):
-    monkeypatch.setattr("klda.server.inputs.MAX_PIXELS_TOGETHER", 3 * 48 * 48)
-    with serving(folder) as client:
-        images = [encoded("red", i) for i in range(4)]
-        assert client.post("/v1/predict", json={"images": images[:3]}).status_code == 200
-        answer = client.post("/v1/predict", json={"images": images})
-        assert answer.status_code == 422
-        assert "images[3]" in answer.json()["error"]["message"]
+def test_images_of_too_many_pixels_together_are_refused():
+    images, most = [encoded("red", i) for i in range(4)], 3 * 48 * 48
+    assert len(read_images(images[:3], most)) == 3
+    with pytest.raises(ServerError, match=r"images\[3\]"):
+        read_images(images, most)
 
 
 def test_formats_that_nobody_needs_are_not_read(folder):

@@ -13,124 +13,136 @@ import pytest
 
 from klda.learner import Detached
 from klda.learner.folder import JOURNAL
-from klda.server.changes import Acknowledgement, Binding, Change, Key
+from klda.server.changes import Bookmark, Change, Key, Tally
 from klda.server.journal import Journal, JournalError
-
-UNBOUND = Binding()
 
 
 def learn(number, n=3, key=""):
     rows = np.random.default_rng(number).normal(size=(n, 4)).astype(np.float32)
     labels, used = ["ab"[i % 2] for i in range(n)], Key(key, "digest") if key else None
-    return Change("learn", labels, rows, sequence=number, key=used)
+    return Change("learn", labels, rows, number=number, key=used, tally=Tally(1, 2, 0))
 
 
 @pytest.fixture
 def journal(tmp_path):
-    with closing(Journal(tmp_path, Binding())) as journal:
+    with closing(opened(tmp_path)) as journal:
         yield journal
+
+
+def opened(folder, bookmark=None, **options):
+    """The journal of a new model, or beside a model that stands at a bookmark."""
+    journal = Journal(folder, bookmark, **options)
+    if bookmark is None:
+        journal.begin_model("features")
+    return journal
+
+
+def reopened(journal, bookmark=None):
+    journal.close()
+    journal.__init__(journal.path.parent, bookmark)
+    return journal
 
 
 def add(journal, *changes):
     with journal.transaction():
         for change in changes:
-            journal.add(change, Acknowledgement(change.sequence, 1, change.sequence))
+            journal.add(change)
 
 
 def written(change):
     return json.dumps(asdict(replace(change, rows=None)))
 
 
-def reopened(journal, binding=UNBOUND):
-    """The journal, opened again beside a model folder that says this about it."""
-    journal.close()
-    journal.__init__(journal.path.parent, binding)
-    return journal
+def numbers(changes):
+    return [change.number for change in changes]
 
 
 def test_what_is_added_is_read_back_exactly(journal):
     changes = [
-        learn(1),
-        Change("forget", ["a"], sequence=2, when=5.5),
-        Change("rename", ["b", "ü"], sequence=3),
-        Change("restore", sequence=4, target=2),
-        Change("declare", [1, 2], descriptions=["one", None], sequence=5),
+        learn(1, key="k"),
+        Change("forget", ["a"], number=2, when=5.5, samples=-3, exact=True),
+        Change("rename", ["b", "ü"], number=3),
+        Change("undo", number=4, target=2),
+        Change("declare", [1, 2], descriptions=["one", None], number=5, new_classes=[1, 2]),
     ]
     add(journal, *changes[:2])
     add(journal, *changes[2:])
-    found = reopened(journal).start(UNBOUND)
+    found = reopened(journal).waiting()
     assert [written(change) for change in found] == [written(change) for change in changes]
     np.testing.assert_array_equal(found[0].rows, changes[0].rows)
     assert found[0].rows.dtype == np.float32
-    assert journal.last == 5
-    assert [c.sequence for c in journal.start(journal.binding(3))] == [4, 5]
+    assert written(journal.made_with(Key("k", ""))) == written(changes[0])
+    assert numbers(journal.history()) == [1, 2, 3, 4, 5]
+    assert numbers(journal.since(3)) == [4, 5]
 
 
 def test_a_transaction_that_fails_leaves_nothing(journal):
-    add(journal, learn(1, key="first"))
-    add(journal, learn(2, key="same"))
+    add(journal, learn(1), learn(2, key="same"))
     with pytest.raises(JournalError):  # the number is taken, after others were stored
         add(journal, learn(3, key="second"), learn(2))
     assert journal.last == 2
-    assert journal.answered(Key("second", "")) is None
-    assert [c.sequence for c in reopened(journal).start(UNBOUND)] == [1, 2]
+    assert journal.made_with(Key("second", "")) is None
+    assert numbers(reopened(journal).waiting()) == [1, 2]
 
 
-def test_changes_go_once_the_model_has_them_and_the_count_continues(journal):
+def test_what_the_model_has_is_not_replayed_and_the_count_continues(journal):
     add(journal, learn(1, key="k"), learn(2), learn(3))
-    journal.mark_checkpointed(journal.binding(2))
-    assert [c.sequence for c in journal.start(journal.binding(2))] == [3]
-    saved = journal.binding(3)
-    journal.mark_checkpointed(saved)
-    assert reopened(journal, saved).start(saved) == []
+    journal.saved(2, undo_before=0.0)
+    assert numbers(journal.waiting()) == [3]
+    saved = journal.bookmark(3, is_open=True)  # the model was saved, and then a kill came
+    assert reopened(journal, saved).waiting() == []
     assert journal.last == journal.position == 3
-    assert journal.answered(Key("k", "")) == (
-        Key("k", "digest"),
-        Acknowledgement(1, 1, 1, [], repeated=True),
-    )
+    assert journal.made_with(Key("k", "")).key == Key("k", "digest")
 
 
 def test_a_model_older_than_its_journal_is_an_error(journal):
     add(journal, learn(1), learn(2), learn(3))
-    older = journal.binding(1)
-    journal.mark_checkpointed(journal.binding(2))
-    with pytest.raises(JournalError, match="older than the journal"):
+    older = journal.bookmark(1, is_open=True)
+    journal.saved(2, undo_before=0.0)
+    with pytest.raises(JournalError, match="the model is older"):
         reopened(journal, older)
 
 
-def test_what_was_deleted_is_not_on_the_disk(journal, tmp_path):
+def test_what_was_erased_is_not_on_the_disk(journal, tmp_path):
     change = learn(1, 500)
     secret = change.rows.tobytes()[1000:1064]
     means = np.random.default_rng(7).normal(size=300).astype(np.float32)
+    gone = Detached("a", 3, {"means": means}, {"names": [1]})
     add(journal, change)
     with journal.transaction():
-        journal.keep(1, 5.0, [Detached("a", 3, {"means": means}, {})])
+        journal.add(Change("forget", ["a"], number=2, when=5.0), [gone])
+    (back,) = journal.undo_of(2)
+    assert (back.label, back.count, back.meta) == ("a", 3, {"names": [1]})
+    assert back.arrays["means"].tobytes() == means.tobytes()
     assert all(on_disk(tmp_path, part) for part in (secret, means.tobytes()))
-    journal.mark_checkpointed(journal.binding(1))
+    journal.saved(2, undo_before=5.0)
     assert not on_disk(tmp_path, secret)
-    assert journal.purge(before=6.0)
+    assert numbers(journal.undoable()) == [2]
+    assert journal.has_undo(6.0)
+    journal.saved(2, undo_before=6.0)
     assert not on_disk(tmp_path, means.tobytes())
-    assert not journal.purge(before=6.0)
+    assert not journal.undoable()
+    assert not journal.has_undo(6.0)
 
 
 def on_disk(folder, content):
     return any(content in path.read_bytes() for path in folder.glob(f"{JOURNAL}*"))
 
 
-def test_only_the_latest_keys_are_kept(journal, monkeypatch):
-    monkeypatch.setattr("klda.server.journal.MAX_ROWS", 3)
-    add(journal, *(learn(i, 1, key=f"k{i}") for i in range(1, 7)))
-    journal.mark_checkpointed(journal.binding(6))
-    assert [i for i in range(1, 7) if journal.answered(Key(f"k{i}", ""))] == [4, 5, 6]
+def test_only_the_latest_keys_are_kept(tmp_path):
+    with closing(opened(tmp_path, most=3)) as journal:
+        add(journal, *(learn(i, 1, key=f"k{i}") for i in range(1, 7)))
+        journal.saved(6, undo_before=0.0)
+        assert [i for i in range(1, 7) if journal.made_with(Key(f"k{i}", ""))] == [4, 5, 6]
 
 
 def test_a_journal_of_a_newer_version_is_refused_and_left_alone(journal, tmp_path):
     add(journal, learn(1))
-    journal._db.execute("PRAGMA user_version = 4")
+    journal._db.execute("PRAGMA user_version = 5")
     journal.close()
     before = (tmp_path / JOURNAL).read_bytes()
-    with pytest.raises(JournalError, match=r"version 4.*uses 3.*Upgrade klda"):
-        reopened(journal)
+    with pytest.raises(JournalError, match="not written by this version of klda"):
+        reopened(journal, Bookmark())
     assert (tmp_path / JOURNAL).read_bytes() == before
 
 
@@ -138,33 +150,31 @@ def test_a_journal_of_a_newer_version_is_refused_and_left_alone(journal, tmp_pat
 def test_a_failed_write_leaves_nothing_behind_and_is_over_when_the_disk_has_room(journal):
     add(journal, learn(1))
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, unlimited[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, unlimited[1]))
     try:
         with pytest.raises(JournalError):
             add(journal, learn(2, 5000))
-        reason = journal.problem
-        assert "I/O error" in reason or "full" in reason
-        journal.probe()
-        assert journal.problem == reason
+        assert "I/O error" in journal.problem or "full" in journal.problem
         assert journal.last == 1
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
     journal.probe()
     assert not journal.problem
     add(journal, learn(2, 5))
-    assert [len(c.labels) for c in reopened(journal).start(UNBOUND)] == [3, 5]
+    assert [len(c.labels) for c in reopened(journal).waiting()] == [3, 5]
 
 
 KILLED = """
 import os, sys, pathlib
 sys.path[:0] = {path!r}
-from tests.server.test_journal import Acknowledgement, Binding, add, learn
-from klda.server.journal import Journal
-journal = Journal(pathlib.Path({folder!r}), Binding())
+from tests.server.test_journal import add, learn, opened
+journal = opened(pathlib.Path({folder!r}))
 for number in range(1, 4):
     add(journal, learn(number))
+journal._db.execute("PRAGMA cache_size = 1")  # so that what is not committed is on the disk
 journal._db.execute("BEGIN IMMEDIATE")
-journal.add(learn(4, 2000), Acknowledgement(4, 1, 4))
+journal.add(learn(4, 20000))
+journal.add(learn(5, 20000))
 os.kill(os.getpid(), {signal})
 """
 
@@ -173,6 +183,7 @@ os.kill(os.getpid(), {signal})
 def test_after_a_kill_what_was_committed_is_there_and_nothing_else(tmp_path):
     code = KILLED.format(path=sys.path, folder=str(tmp_path), signal=int(signal.SIGKILL))
     assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
-    with closing(Journal(tmp_path, Binding())) as journal:
-        assert [c.sequence for c in journal.start(UNBOUND)] == [1, 2, 3]
+    assert (tmp_path / JOURNAL).stat().st_size > 300_000
+    with closing(Journal(tmp_path)) as journal:
+        assert numbers(journal.waiting()) == [1, 2, 3]
         assert journal.last == 3

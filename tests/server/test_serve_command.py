@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from klda.cli.app import app as klda
 from klda.errors import KldaError
-from klda.server.run import JsonFormatter, listen, serve
+from klda.server.run import JsonFormatter, PlainFormatter, listen, serve
 from klda.server.settings import ServiceSettings, find_keys, is_loopback, read_keys
 
 from .conftest import serving
@@ -114,3 +114,4 @@ def test_logs_are_one_json_object_a_line():
     assert "\n" not in line
     entry = json.loads(line)
     assert (entry["event"], entry["status"], entry["level"]) == ("request\nx", 200, "info")
+    assert PlainFormatter().format(record).endswith(" info request\nx status=200")

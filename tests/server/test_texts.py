@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 from klda.learner import Learner
@@ -61,26 +59,3 @@ def test_requests_that_come_together_are_encoded_together(text_model):
     assert sum(sizes) == 96
     assert max(sizes[:-1]) > 4
     assert len(sizes) < 40
-
-
-def test_a_large_learn_does_not_hold_up_predicts(text_model):
-    with serving(text_model) as client:
-        texts = [f"sentence {i} about something else entirely, number {i * 7}" for i in range(400)]
-        body = {"texts": texts, "labels": ["other"] * 400}
-        client.post("/v1/predict", json={"text": "warm up"})
-        began = time.perf_counter()
-        client.post("/v1/predict", json={"texts": texts[:64]})
-        of_64 = time.perf_counter() - began
-        learning = threading.Thread(target=lambda: client.post("/v1/learn", json=body))
-        began = time.perf_counter()
-        learning.start()
-        waits = []
-        while learning.is_alive():
-            start = time.perf_counter()
-            assert client.post("/v1/predict", json={"text": "where is my card"}).status_code == 200
-            waits.append(time.perf_counter() - start)
-        whole = time.perf_counter() - began
-        learning.join()
-    assert len(waits) >= 5
-    # Each waits for a share of the learn, not for all of it.
-    assert sorted(waits)[len(waits) // 2] < max(0.3 * whole, 2 * of_64)

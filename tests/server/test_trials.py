@@ -9,83 +9,36 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import subprocess
 import sys
-import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from klda.errors import KldaError
-from klda.learner.folder import DOCUMENT, JOURNAL, LAST_CHANGE
+from klda.learner.folder import DOCUMENT, JOURNAL
 from klda.server.client import Client
 from klda.server.errors import ServerError
 from klda.server.journal import JournalError
-from klda.server.run import listen
+from tests.factories import ServiceProcess
 
 from .conftest import CENTRES, Running, samples
 from .test_start import taught
 
 TRIALS = int(os.environ.get("KLDA_TRIALS", "4"))
-SECONDS = 120.0
-WAL = f"{JOURNAL}-wal"
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills and limits as Linux does")
 
 
-class Process:
-    """``klda serve``; with `memory`, in so many megabytes of address space."""
-
-    def __init__(self, folder, *options, memory=None):
-        with listen("127.0.0.1", 0) as probe:
-            self.port = probe.getsockname()[1]
-        self._log = folder.parent / "log"
-        limit = f"ulimit -v {memory * 1024};" if memory else ""
-        klda = "from klda.cli import main; main()"
-        command = [sys.executable, "-c", klda, "serve", "--model", str(folder), "--quiet"]
-        command += ["--port", str(self.port), *options]
-        with self._log.open("wb") as stderr:
-            self._process = subprocess.Popen(
-                ["sh", "-c", f'{limit} exec "$0" "$@"', *command], stderr=stderr
-            )
-        self.client = Client(f"http://127.0.0.1:{self.port}")
-
-    def starts(self):
-        """Wait; return whether it serves: it may also have ended, with an error."""
-        until = time.monotonic() + SECONDS
-        while time.monotonic() < until:
-            if self._process.poll() is not None:
-                return False
-            try:
-                self.client._http.get("/v1/health", timeout=SECONDS)
-                return True
-            except self.client._lost:
-                time.sleep(0.05)
-        raise AssertionError(f"neither served nor ended: {self.log}")
-
-    @property
-    def log(self):
-        return self._log.read_text(errors="replace")
-
-    @property
-    def code(self):
-        return self._process.wait(SECONDS)
-
-    def kill(self):
-        self._process.kill()
-        self._process.wait(SECONDS)
-        self.client.close()
-
-
 @contextmanager
 def serving(folder, *options):
-    process = Process(folder, *options)
+    server = ServiceProcess(folder, *options)
     try:
-        assert process.starts(), process.log
-        yield process.client
+        server.wait()
+        with Client(server.address) as client:
+            yield client
     finally:
-        process.kill()
+        server.kill()
 
 
 def teach(client, chance):
@@ -157,25 +110,22 @@ def break_model(folder, other, chance):
     damage(chance.choice([largest, *files]), chance)
 
 
+def change_journal(folder, other, chance):
+    """Another model's journal."""
+    shutil.copy(other / JOURNAL, folder / JOURNAL)
+
+
 def break_journal(folder, other, chance):
-    """Another model's journal, with or without what lies beside it."""
-    names = chance.choice([(JOURNAL,), (JOURNAL, WAL), (JOURNAL, WAL, LAST_CHANGE)])
-    for name in names:
-        shutil.copy(other / name, folder / name)
-
-
-def break_log(folder, other, chance):
-    damage(folder / WAL, chance)
+    damage(folder / JOURNAL, chance)
 
 
 def test_no_damage_to_a_journal_loses_a_change(features_model, tmp_path):
     """In this process, ten times as many as the trials."""
     expected = taught(features_model)
-    files = [JOURNAL, WAL, WAL, f"{JOURNAL}-shm", LAST_CHANGE]
     for seed in range(10 * TRIALS):
         chance, folder = random.Random(seed), tmp_path / f"damaged{seed}"
         shutil.copytree(features_model, folder)
-        damage(folder / chance.choice(files), chance)
+        damage(folder / JOURNAL, chance)
         try:
             running = Running(folder)
         except JournalError:
@@ -185,7 +135,7 @@ def test_no_damage_to_a_journal_loses_a_change(features_model, tmp_path):
         assert counts == expected, seed
 
 
-FAULTS = {"model": break_model, "journal": break_journal, "log": break_log, "memory": None}
+FAULTS = {"model": break_model, "journal": break_journal, "other": change_journal, "memory": None}
 
 
 @pytest.fixture(scope="module")
@@ -197,15 +147,16 @@ def others(large_origin, tmp_path_factory):
     return folder
 
 
-def check_refusal(process, memory):
+def check_refusal(server, memory):
+    code, log = server.stop(), server.log()
     if memory:  # libraries may crash; but nothing is called damaged
-        assert process.code != 0
-        assert "damaged" not in process.log
+        assert code != 0
+        assert "damaged" not in log
         return
-    assert process.code == 1
-    assert "Error:" in process.log
-    assert "Traceback" not in process.log
-    assert "memory" not in process.log
+    assert code == 1
+    assert "Error:" in log
+    assert "Traceback" not in log
+    assert "memory" not in log
 
 
 @pytest.mark.parametrize("seed", range(TRIALS))
@@ -223,22 +174,20 @@ def test_a_start_refuses_or_has_everything_and_once_mended_has_everything(
         memory = chance.randint(350, 700)
     else:
         FAULTS[kind](folder, others, chance)
-    process = Process(folder, memory=memory)
+    server = ServiceProcess(folder, memory=memory)
     try:
-        if process.starts():
-            assert reports_or_has(process.client, expected, memory), process.log
+        if not server.starts():
+            check_refusal(server, memory)
         else:
-            check_refusal(process, memory)
+            with Client(server.address) as client:
+                assert reports_or_has(client, expected, memory), server.log()
     finally:
-        process.kill()
+        server.kill()
     if not memory:
         # What was broken comes back, and only that: a refused start has changed nothing else.
         for path, content in whole.items():
-            if kind == "model" and path.name.startswith(JOURNAL):
-                continue
-            if kind == "log" and path.name != WAL:
-                continue
-            path.write_bytes(content)
+            if path.name.startswith(JOURNAL) is (kind != "model"):
+                path.write_bytes(content)
     with serving(folder) as client:
         assert state(client) == expected
         assert was_repeated(client)

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import importlib.metadata
-import multiprocessing
 import os
 import platform
 import resource
-import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
-
-import numpy as np
 
 from klda.errors import KldaError, MissingDependencyError
 
-_STATUS = Path("/proc/self/status")
-_CLEAR = Path("/proc/self/clear_refs")
 _PACKAGES = ("klda", "numpy", "scipy", "scikit-learn", "torch", "transformers")
 
 
@@ -53,62 +42,6 @@ def require(module: str, extra: str) -> Any:
             f"This needs the package {package!r}, which is not installed. In a clone of klda's "
             f'repository, run: pip install -e "bench[{extra}]"'
         ) from error
-
-
-@contextlib.contextmanager
-def peak_memory() -> Iterator[SimpleNamespace]:
-    """Measure the largest resident memory of this process inside the block: ``peak_bytes``.
-
-    On Linux the kernel's high-water mark is reset on entry, so that a run is not charged with
-    what ran before it; elsewhere the mark of the whole process is the best there is.
-    """
-    with contextlib.suppress(OSError):
-        _CLEAR.write_text("5")
-    found = SimpleNamespace(peak_bytes=0)
-    yield found
-    found.peak_bytes = _high_water_mark()
-
-
-def resident_bytes() -> int:
-    """Memory that this process holds now."""
-    with peak_memory() as memory:
-        pass
-    return int(memory.peak_bytes)
-
-
-def _high_water_mark() -> int:
-    with contextlib.suppress(OSError):
-        for line in _STATUS.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    scale = 1 if sys.platform == "darwin" else 1024
-    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * scale
-
-
-def held_bytes(thing: Any) -> int:
-    """Bytes of all distinct arrays and tensors reachable from a fitted method.
-
-    An array seen twice, or a view of one already counted, counts once.
-    """
-    buffers: dict[int, int] = {}
-    visited: set[int] = set()
-    stack = [thing]
-    while stack:
-        item = stack.pop()
-        if id(item) in visited or isinstance(item, (type, ModuleType, FunctionType)):
-            continue
-        visited.add(id(item))
-        if isinstance(item, np.ndarray):
-            owner = item
-            while isinstance(owner.base, np.ndarray):
-                owner = owner.base
-            buffers[owner.__array_interface__["data"][0]] = owner.nbytes
-        elif hasattr(item, "untyped_storage"):
-            storage = item.untyped_storage()
-            buffers[storage.data_ptr()] = storage.nbytes()
-        else:
-            stack.extend(gc.get_referents(item))
-    return sum(buffers.values())
 
 
 def versions() -> dict[str, str]:
@@ -141,6 +74,15 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
+def peak_bytes() -> int:
+    """Return the most memory that this process has held."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * 1024
+
+
 def resolve_device(device: str) -> str:
     """``"auto"`` as the device that will be used; anything else unchanged."""
     if device != "auto":
@@ -161,18 +103,6 @@ def describe_device(device: str) -> str:
     return device
 
 
-def describe_machine(found: dict[str, Any]) -> str:
-    """Say in a few words where a run was made, from the ``machine`` of its row."""
-    cores = found.get("cores")
-    parts = [str(found.get("device", "unknown device"))]
-    if cores is not None:
-        parts.append(f"{cores} core{'' if cores == 1 else 's'}")
-    threads = found.get("threads")
-    if threads is not None and str(threads) != str(cores):
-        parts.append(f"OMP_NUM_THREADS={threads}")
-    return ", ".join(parts)
-
-
 def require_device(device: str) -> None:
     """Raise an error if `device` is a GPU that is not there."""
     if device.startswith("cuda") and resolve_device("auto") != "cuda":
@@ -185,15 +115,3 @@ def require_device(device: str) -> None:
 def allow_tf32(allowed: bool) -> None:
     """Let matrix products on a GPU round float32 inputs to TF32, or not; factors stay float32."""
     require("torch", "baselines").set_float32_matmul_precision("high" if allowed else "highest")
-
-
-def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in a fresh process, so that its peak of memory is its own."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
-        try:
-            return pool.submit(function, *arguments).result()
-        except BrokenProcessPool as error:
-            raise KldaError(
-                "The process that measures ended without a result: there may be too little memory."
-            ) from error

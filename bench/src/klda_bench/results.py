@@ -4,9 +4,8 @@ A line is written in one piece and flushed to the disk. A process killed while w
 most one torn line; the next writer closes it with a newline and readers skip it, so that nothing
 finished is lost and nothing unfinished counts.
 
-A run of the grid is named by the key of its settings: everything that determines its numbers, and
-nothing else. A default that is a word ("auto") means something that a version may change, so the
-settings hold that meaning too.
+A run is named by the key of its settings: everything that determines its numbers, and nothing else.
+What our own defaults mean changes with the program, so it is part of the settings of their runs.
 """
 
 from __future__ import annotations
@@ -16,26 +15,18 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
-from klda.engine import ridge, rule
-from klda.engine.feature_map import GAMMA_SCALE
-from klda.engine.shrinkage import LEAST_OF_AVERAGE
+import klda
 from klda.errors import KldaError
 
 logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
-AUTO_MEANINGS: dict[str, Any] = {
-    "gamma": GAMMA_SCALE,
-    "ridge": [ridge.USUAL, ridge.PRIOR_WEIGHT],
-    "priors": [rule.PRIOR_WEIGHT, LEAST_OF_AVERAGE],
-    "rule": [rule.LDA_PART, rule.FADES_BELOW, rule.MOST_FADED],
-}
-"""The numbers behind each parameter of KLDA that can be ``"auto"``."""
 NOT_OPTIONS = ("backbone", "seed", "random_state", "device", "progress")
 """Parameters of a method that are no setting of its own, or change no number."""
 
@@ -46,9 +37,14 @@ def key_of(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
-def meaning_of_auto(options: Mapping[str, Any]) -> Row:
-    """Return the numbers behind each option that is ``"auto"``: others make another run."""
-    return {name: value for name, value in AUTO_MEANINGS.items() if options.get(name) == "auto"}
+@cache
+def program() -> str:
+    """Return a digest of what our own answers depend on: a changed program makes other runs."""
+    package, digest = Path(klda.__file__).parent, hashlib.sha256()
+    for room in ("engine", "classifiers", "learner"):
+        for file in sorted(package.glob(f"{room}/*.py")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 class Results:

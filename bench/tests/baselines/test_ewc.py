@@ -11,32 +11,19 @@ def weights(method):
     return {name: p.detach().clone() for name, p in method.module.named_parameters()}
 
 
-def test_the_fisher_of_the_head_equals_the_formula(tiny, fast, tasks):
-    # d log p(y|x) / dW = (onehot(y) - p) h^T and / db = onehot(y) - p, squared and averaged.
-    texts, labels = tasks.first
-    method = make("ewc", tiny["bert"], **fast, fisher_labels="given", fisher_samples=10_000)
-    rows = method._rows(texts, method._codes(labels))
-    method.module.head.grow(2)
-    fisher = method.fisher_diagonal(rows)
-    batch = rows.take(np.arange(len(texts)))
-    with torch.no_grad():
-        features = method.module.encoder(batch)
-        residual = torch.eye(2)[batch["labels"]] - method.module.head(features).softmax(1)
-    by_hand = (residual[:, :, None] * features[:, None, :]).square().mean(0)
-    torch.testing.assert_close(fisher["head.weight"], by_hand, rtol=1e-3, atol=1e-7)
-    torch.testing.assert_close(fisher["head.bias"], residual.square().mean(0), rtol=1e-3, atol=1e-7)
-
-
 def test_labels_drawn_from_the_model_give_the_expected_fisher(tiny, fast, tasks):
     texts, labels = tasks.first
     method = make("ewc", tiny["bert"], **fast, fisher_samples=10_000)
     rows = method._rows(texts * 12, method._codes(labels * 12))
     method.module.head.grow(2)
     torch.manual_seed(0)
-    fisher = method.fisher_diagonal(rows)["head.bias"]
+    fisher = method.fisher_diagonal(rows)
     p = method._logits(rows).softmax(1)
-    expected = (p * (1 - p)).mean(0)  # E_y (1[y = k] - p_k)^2
-    torch.testing.assert_close(fisher, expected, rtol=0.15, atol=0)
+    expected = p * (1 - p)  # E_y (d log p(y|x) / db_k)^2 = E_y (1[y = k] - p_k)^2
+    torch.testing.assert_close(fisher["head.bias"], expected.mean(0), rtol=0.15, atol=0)
+    features = rows.map(method.module.encoder, 64)  # d log p / dW_k is that of b_k times x
+    by_hand = (expected[:, :, None] * features[:, None, :].square()).mean(0)
+    torch.testing.assert_close(fisher["head.weight"], by_hand, rtol=0.3, atol=1e-3)
 
 
 def test_the_penalty_equals_the_hand_computed_sum_over_all_earlier_tasks(tiny, fast, tasks):

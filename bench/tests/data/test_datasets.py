@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import gzip
-import io
-import tarfile
+import zipfile
 
 import numpy as np
 import pytest
@@ -51,14 +50,6 @@ def test_the_papers_text_sets_have_their_published_sizes(name, data_dir):
     assert found == SIZES[name]
     assert dataset.modality == "text"
     assert dataset.source == f"data/paper/{name}"
-
-
-@pytest.mark.data
-def test_the_cifar_subset_says_that_it_is_one(data_dir):
-    dataset = datasets.load("cifar10", data=data_dir)
-    assert dataset.train.X.shape == (5000, 32, 32, 3)
-    assert "subset" in dataset.note
-    assert "airplane" in dataset.classes
 
 
 @pytest.mark.data
@@ -153,17 +144,6 @@ def test_the_digest_changes_with_any_row(tmp_path):
     assert datasets.load(str(tmp_path / "one")).sha256 != first
 
 
-def test_a_subset_is_stated(tmp_path):
-    dataset = datasets.load(str(tiny(tmp_path / "own")))
-    part = datasets.subset(dataset, classes=1, per_class=1)
-    assert len(part.train) == 1
-    assert set(part.test.y) == set(part.train.y)
-    assert "1 of 2 classes" in part.note
-    assert "at most 1 training rows" in part.note
-    with pytest.raises(KldaError, match="classes=9"):
-        datasets.subset(dataset, classes=9)
-
-
 def test_a_full_disk_is_not_called_offline(monkeypatch):
     def full(name, target):
         raise OSError(28, "No space left on device")
@@ -184,21 +164,19 @@ def test_a_network_that_is_not_there_is_called_offline(monkeypatch):
 
 
 def test_an_archive_is_downloaded_and_unpacked(monkeypatch, tmp_path):
-    rows = bytes(2 + 3072) * 2
-    members = {"train.bin": rows, "test.bin": rows, "fine_label_names.txt": b"apple\nbaby\n"}
-    with tarfile.open(tmp_path / "cifar-100-binary.tar.gz", "w:gz") as archive:
-        for name, content in members.items():
-            entry = tarfile.TarInfo(f"cifar-100-binary/{name}")
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    address = (tmp_path / "cifar-100-binary.tar.gz").as_uri()
-    source = downloads.DATASETS["cifar100"]._replace(address=address)
-    monkeypatch.setitem(downloads.DATASETS, "cifar100", source)
+    notes = "tiny-imagenet-200/val/val_annotations.txt"
+    with zipfile.ZipFile(tmp_path / "tiny-imagenet-200.zip", "w") as archive:
+        archive.writestr("tiny-imagenet-200/train/n01/images/a.JPEG", b"pixels")
+        archive.writestr("tiny-imagenet-200/val/images/b.JPEG", b"pixels")
+        archive.writestr(notes, "b.JPEG\tn01\t0\t0\n")
+    address = (tmp_path / "tiny-imagenet-200.zip").as_uri()
+    source = downloads.DATASETS["tiny-imagenet"]._replace(address=address)
+    monkeypatch.setitem(downloads.DATASETS, "tiny-imagenet", source)
     for name in ("KLDA_OFFLINE", "HF_HUB_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
-    dataset = datasets.load("cifar100")
-    assert dataset.source == "cache/paper/cifar100"
-    assert dataset.train.y.tolist() == ["apple"] * 2
+    dataset = datasets.load("tiny-imagenet")
+    assert dataset.source == "cache/paper/tiny-imagenet"
+    assert dataset.train.y.tolist() == dataset.test.y.tolist() == ["n01"]
     assert not list((tmp_path / "cache" / "data" / "paper").glob("tmp*"))
 
 

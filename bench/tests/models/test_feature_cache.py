@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +9,8 @@ import pytest
 from klda import encoders
 from klda.encoders.sources import default_cache_folder
 from klda.errors import KldaError
-from klda_bench.models.feature_cache import CachedEncoder, FeatureCache
+from klda_bench.models import feature_cache
+from klda_bench.models.feature_cache import CachedEncoder
 
 
 class Counting:
@@ -26,6 +25,8 @@ class Counting:
         self.encoded: list[str] = []
 
     def encode(self, inputs, *, progress=False):
+        if "bad" in inputs:
+            raise RuntimeError("stopped")
         self.encoded += inputs
         rows = [np.frombuffer(f"{text:>20}"[:20].encode(), np.int32) for text in inputs]
         return np.array(rows, dtype=np.float32).reshape(len(inputs), 5) + int(self.revision)
@@ -34,113 +35,85 @@ class Counting:
         return {"name": self.name, "revision": self.revision}
 
 
-def expected(texts: list[str], revision: str = "1") -> np.ndarray:
-    return Counting(revision).encode(texts)
+def files_in(folder):
+    return len(list((folder / "features").iterdir()))
 
 
-def write(folder: Path, worker: int) -> None:
-    """Encode texts, half of which another process encodes too."""
-    encoder = CachedEncoder(Counting(), FeatureCache(folder))
-    for start in range(0, 200, 20):
-        encoder.encode([f"text {worker * 100 + number}" for number in range(start, start + 20)])
+def test_texts_are_encoded_once(tmp_path):
+    inner, texts = Counting(), ["b", "a", "b"]
+    for _ in range(2):
+        rows = CachedEncoder(inner, tmp_path).encode(texts)
+        np.testing.assert_array_equal(rows, Counting().encode(texts))
+    assert inner.encoded == texts
+    assert CachedEncoder(inner, tmp_path).encode([]).shape == (0, 5)
 
 
-@pytest.fixture
-def cache(tmp_path) -> FeatureCache:
-    return FeatureCache(tmp_path / "cache")
-
-
-def test_an_input_is_encoded_once(cache):
-    inner = Counting()
-    encoder = CachedEncoder(inner, cache)
-    texts = ["b", "a", "b", "c"]
-    np.testing.assert_array_equal(encoder.encode(texts), expected(texts))
-    assert inner.encoded == ["b", "a", "c"]
-    again = ["c", "d", "a", "d"]
-    np.testing.assert_array_equal(encoder.encode(again), expected(again))
-    assert inner.encoded == ["b", "a", "c", "d"]
-
-
-def test_features_are_found_again_only_by_the_same_model(cache):
-    CachedEncoder(Counting("1"), cache).encode(["a"])
+def test_features_are_found_again_only_by_the_same_model(tmp_path):
+    CachedEncoder(Counting("1"), tmp_path).encode(["a"])
     other, same = Counting("2"), Counting("1")
-    np.testing.assert_array_equal(CachedEncoder(other, cache).encode(["a"]), expected(["a"], "2"))
-    np.testing.assert_array_equal(CachedEncoder(same, cache).encode(["a"]), expected(["a"]))
+    rows = CachedEncoder(other, tmp_path).encode(["a"])
+    np.testing.assert_array_equal(rows, Counting("2").encode(["a"]))
+    CachedEncoder(same, tmp_path).encode(["a"])
     assert (other.encoded, same.encoded) == (["a"], [])
 
 
-def test_a_cached_encoder_describes_the_encoder_inside(cache):
+def test_a_cached_encoder_describes_the_encoder_inside(tmp_path):
     ngrams = encoders.load("ngrams")
-    cached = CachedEncoder(ngrams, cache)
+    cached = CachedEncoder(ngrams, tmp_path)
     assert isinstance(cached, encoders.Encoder)
     assert cached.fingerprint() == ngrams.fingerprint()
     assert cached.gamma_scale == ngrams.gamma_scale
     np.testing.assert_array_equal(cached.encode(["a dog"]), ngrams.encode(["a dog"]))
 
 
-def test_a_damaged_file_is_named(cache):
-    CachedEncoder(Counting(), cache).encode(["a"])
-    cache.path.write_bytes(b"no database" * 1000)
-    with pytest.raises(KldaError, match=r"features-v2\.sqlite: .*Delete the file"):
-        CachedEncoder(Counting(), cache).encode(["a"])
+def test_a_damaged_file_is_named(tmp_path):
+    encoder = CachedEncoder(Counting(), tmp_path)
+    encoder.encode(["a"])
+    (file,) = encoder.folder.iterdir()
+    file.write_bytes(b"no array" * 100)
+    with pytest.raises(KldaError, match=rf"{file.name}: .*Delete the file"):
+        encoder.encode(["a"])
 
 
-def test_what_was_encoded_before_an_error_is_kept(cache, monkeypatch):
-    monkeypatch.setattr("klda_bench.models.feature_cache._WINDOW", 2)
-
-    class Failing(Counting):
-        def encode(self, inputs, *, progress=False):
-            if "bad" in inputs:
-                raise RuntimeError("stopped")
-            return super().encode(inputs)
-
+def test_what_was_encoded_before_an_error_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(feature_cache, "PART", 2)
+    inner = Counting()
     with pytest.raises(RuntimeError, match="stopped"):
-        CachedEncoder(Failing(), cache).encode(["a", "b", "c", "bad"])
-    assert len(cache) == 2
+        CachedEncoder(inner, tmp_path).encode(["a", "b", "c", "bad"])
+    assert CachedEncoder(inner, tmp_path).encode(["a", "b", "c"]).shape == (3, 5)
+    assert inner.encoded == ["a", "b", "c"]
 
 
-def test_processes_share_a_cache(cache):
-    context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=write, args=(cache.folder, i)) for i in range(3)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-        assert worker.exitcode == 0
-    assert len(cache) == 400
-
-
-def test_images_are_found_by_content(tmp_path, tiny_dinov2, pictures, cache):
+def test_images_are_found_by_content(tmp_path, tiny_dinov2, pictures):
     image = pytest.importorskip("PIL.Image")
-    encoder = CachedEncoder(encoders.load(tiny_dinov2, device="cpu"), cache)
+    encoder = CachedEncoder(encoders.load(tiny_dinov2, device="cpu"), tmp_path)
     rows = encoder.encode(pictures)
-    assert len(cache) == len(pictures)
     np.testing.assert_array_equal(encoder.encode(list(pictures)), rows)
-    assert len(cache) == len(pictures)
+    assert files_in(tmp_path) == 1
     for place in ("a.png", "b.png"):
         image.fromarray(pictures[0]).save(tmp_path / place)
         encoder.encode([tmp_path / place])
-    assert len(cache) == len(pictures) + 1
+    assert files_in(tmp_path) == 2
 
 
-def test_the_tokenizer_is_part_of_the_key(tmp_path, tiny_models, texts, cache):
+def test_the_tokenizer_is_part_of_the_key(tmp_path, tiny_models, texts):
     folder = shutil.copytree(tiny_models("bert-base"), tmp_path / "model")
-    CachedEncoder(encoders.load(folder, device="cpu"), cache).encode(texts)
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    tokenizer["normalizer"]["lowercase"] = False
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    CachedEncoder(encoders.load(folder, device="cpu"), cache).encode(texts)
-    assert len(cache) == 2 * len(texts)
+    for lowercase in (True, False):
+        tokenizer["normalizer"]["lowercase"] = lowercase
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+        CachedEncoder(encoders.load(folder, device="cpu"), tmp_path).encode(texts)
+    assert files_in(tmp_path) == 2
 
 
-def test_features_of_another_precision_are_others(cache, tiny_models, texts):
-    folder = tiny_models("bert-base")
+def test_features_of_another_precision_are_others(tmp_path, tiny_models, texts):
     for precision in ("float32", "bfloat16"):
-        encoder = encoders.load(folder, device="cpu", engine="torch", precision=precision)
-        CachedEncoder(encoder, cache).encode(texts)
-    assert len(cache) == 2 * len(texts)
+        how = {"device": "cpu", "engine": "torch", "precision": precision}
+        CachedEncoder(encoders.load(tiny_models("bert-base"), **how), tmp_path).encode(texts)
+    assert files_in(tmp_path) == 2
 
 
 def test_the_default_folder_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("KLDA_CACHE", str(tmp_path / "given"))
-    assert default_cache_folder() == FeatureCache().folder == tmp_path / "given"
+    assert default_cache_folder() == tmp_path / "given"
+    assert CachedEncoder(Counting()).folder.parent == tmp_path / "given"

@@ -26,7 +26,7 @@ IMAGES = {"dinov2-small": ("cls", 1e-4, "0.1 GB"), "dinov2-base": ("cls", 1e-4, 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
     """A hub's cache, into which a model of the same architecture is put under a published name."""
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
 
     def put(name, folder):
         place = tmp_path / "hub" / f"models--{MODELS[name].hub_id.replace('/', '--')}"

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import csv
 import json
 import os
 import signal
@@ -37,7 +36,7 @@ def test_a_second_walk_runs_nothing_and_finds_the_same(features_folder, tmp_path
     assert second.record.tolist() == [json.loads(json.dumps(row)) for row in first.record]
 
 
-def test_a_line_holds_settings_versions_times_and_memory(features_folder, tmp_path):
+def test_a_line_holds_settings_versions_and_times(features_folder, tmp_path):
     store = Results(tmp_path / "results.jsonl")
     walk(plan(features_folder, "klda", seeds=1, command="klda bench table1"), store)
     (line,) = store.rows()
@@ -47,7 +46,6 @@ def test_a_line_holds_settings_versions_times_and_memory(features_folder, tmp_pa
     assert line["gamma"] == 0.05
     assert line["versions"]["klda"]
     assert line["seconds"]["learn"] > 0
-    assert line["peak_memory_bytes"] > line["held_bytes"] > 150 * 150 * 4
     assert line["samples_seen"] == [80, 160, 240, 320]
     assert line["command"] == "klda bench table1"
     correct = unpack_bits(line["correct"], line["rows_predicted"])
@@ -62,33 +60,22 @@ def test_any_setting_that_changes_the_numbers_makes_another_cell(features_folder
     other_options = {"lda": {"ridge": 0.5}}
     for changed in (
         plan(features_folder, "lda", seeds=1, tasks=2),
-        plan(features_folder, "lda", seeds=1, per_class=5),
-        plan(features_folder, "lda", seeds=1, classes=5),
         plan(features_folder, "lda", seeds=1, options=other_options),
     ):
         (cell,) = walk(changed, store).itertuples()
         assert cell.status == "done"
-    assert len(store.latest()) == 5
+    assert len(store.latest()) == 3
 
 
 def test_a_cell_measured_at_the_end_only_is_run_again_for_its_curve(features_folder, tmp_path):
     store = Results(tmp_path / "results.jsonl")
-    (end,) = walk(plan(features_folder, "lda", seeds=1, curve="end"), store).itertuples()
+    (end,) = walk(plan(features_folder, "lda", seeds=1, curve=False), store).itertuples()
     assert end.record["seen_accuracy"][0] is None
-    (each,) = walk(plan(features_folder, "lda", seeds=1, curve="all"), store).itertuples()
+    (each,) = walk(plan(features_folder, "lda", seeds=1, curve=True), store).itertuples()
     assert each.status == "done"
-    (again,) = walk(plan(features_folder, "lda", seeds=1, curve="end"), store).itertuples()
+    (again,) = walk(plan(features_folder, "lda", seeds=1, curve=False), store).itertuples()
     assert again.status == "found"
     assert again.record["seen_accuracy"][0] is not None
-
-
-def test_heavy_methods_draw_their_curve_for_the_first_seed_only(features_folder, tmp_path):
-    store = Results(tmp_path / "results.jsonl")
-    cells = walk(plan(features_folder), store).itertuples()
-    measured = {(cell.method, cell.seed): cell.record["evaluate"] for cell in cells}
-    assert measured["lda", 1] == "each"
-    assert (measured["klda", 0], measured["klda", 1]) == ("each", "end")
-    assert (measured["klda-e", 0], measured["klda-e", 1]) == ("end", "end")
 
 
 def test_what_is_not_here_is_said_and_never_made_up(tmp_path, monkeypatch):
@@ -96,7 +83,7 @@ def test_what_is_not_here_is_said_and_never_made_up(tmp_path, monkeypatch):
     monkeypatch.setenv("KLDA_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("KLDA_DATA", raising=False)
     grid = Plan(select("ncm,lda"), ["cars"], seeds=1)
-    product = tables.models_table("table3", "T", grid, tmp_path / "out")
+    product = tables.models_table("T", grid, tmp_path / "out")
     assert set(product.shown["Stanford Cars"]) == {"not available offline"}
     assert any("--data" in note for note in product.notes)
     assert not (tmp_path / "out" / "results.jsonl").exists()
@@ -129,23 +116,8 @@ def test_options_for_a_method_that_is_left_out_are_refused(features_folder):
         plan(features_folder, "ncm", options={"klda-e": {"gamma": 1}})
 
 
-def test_an_option_can_count_for_one_data_set(features_folder, tmp_path):
-    other = write_features(tmp_path / "other")
-    options = {"lda": {"ridge": 0.5}, "lda@other": {"ridge": 0.1}}
-    grid = Plan(
-        select("lda"), [str(features_folder), str(other)], seeds=1, device="cpu", options=options
-    )
-    cells = walk(grid, Results(tmp_path / "results.jsonl")).itertuples()
-    assert {cell.dataset: cell.options["ridge"] for cell in cells} == {
-        "blobs": 0.5,
-        "other": 0.1,
-    }
-    with pytest.raises(KldaError, match="'elsewhere'"):
-        plan(features_folder, "lda", options={"lda@elsewhere": {"ridge": 1}})
-
-
 def test_an_option_that_a_method_does_not_have_is_named(features_folder, tmp_path):
-    grid = plan(features_folder, "slda", seeds=1, options={"slda": {"colour": 3}})
+    grid = plan(features_folder, "gacl", seeds=1, options={"gacl": {"colour": 3}})
     with pytest.raises(KldaError, match="colour"):
         walk(grid, Results(tmp_path / "results.jsonl"))
 
@@ -165,17 +137,17 @@ def test_one_failing_run_leaves_the_others_and_is_said(features_folder, tmp_path
     def broken(self, X, y):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("klda_bench.methods.peers.SLDA.learn_task", broken)
+    monkeypatch.setattr("klda_bench.methods.peers.GACL.learn_task", broken)
     store = Results(tmp_path / "results.jsonl")
-    grid = plan(features_folder, "ncm,slda,lda", seeds=1)
+    grid = plan(features_folder, "ncm,gacl,lda", seeds=1)
     cells = {cell.method: cell for cell in walk(grid, store).itertuples()}
     assert {name: cell.status for name, cell in cells.items()} == {
         "ncm": "done",
         "lda": "done",
-        "slda": "failed",
+        "gacl": "failed",
     }
-    assert cells["slda"].gap == "failed"
-    assert "No space left" in cells["slda"].reason
+    assert cells["gacl"].gap == "failed"
+    assert "No space left" in cells["gacl"].reason
     assert len(store.latest()) == 2
 
 
@@ -189,19 +161,6 @@ def test_a_method_that_cannot_use_the_model_leaves_a_gap(tmp_path):
     for cell in walk(grid, Results(tmp_path / "results.jsonl")).itertuples():
         assert (cell.status, cell.gap) == ("unavailable", "writes no text")
         assert "minilm" in cell.reason
-
-
-def test_times_of_two_machines_are_two_lines(features_folder, tmp_path):
-    store = Results(tmp_path / "results.jsonl")
-    grid = plan(features_folder, "lda", curve="end")
-    first, second = walk(grid, store).itertuples()
-    elsewhere = {"device": "cuda (NVIDIA H200)", "processor": "x86_64", "cores": 16}
-    moved = second.record | {"machine": elsewhere}
-    store.path.write_text(f"{json.dumps(first.record)}\n{json.dumps(moved)}\n")
-    shown = tables.runtime(grid, tmp_path).shown
-    assert shown.seeds.tolist() == [1, 1]
-    assert shown.machine[0].startswith("cpu")
-    assert "H200" in shown.machine[1]
 
 
 @pytest.mark.parametrize("empty", ["datasets", "backbones"])
@@ -219,7 +178,7 @@ def test_groups_of_methods():
     names = [spec.name for spec in select("all")]
     assert {"joint", "vag", "ncm", "klda-e", "klda-default", "anacp"} <= set(names)
     assert "authors" not in names
-    assert [spec.name for spec in select("peers")] == ["slda", "ranpac", "gacl", "fecam", "anacp"]
+    assert [spec.name for spec in select("peers")] == ["ranpac", "gacl", "fecam", "anacp"]
     assert all(spec.needs == "inputs" for spec in select("fine-tuned"))
 
 
@@ -227,9 +186,10 @@ def test_every_frozen_method_learns_and_answers(features_folder, tmp_path):
     names = [name for name, spec in registry().items() if spec.needs == "features"]
     options = {
         name: {"n_components": 120}
+        | ({"gamma": 0.05} if name in ("klda", "klda-e", "authors") else {})
         for name in ("klda", "klda-e", "klda-default", "ranpac", "gacl", "anacp", "authors")
     }
-    grid = plan(features_folder, ",".join(names), seeds=1, options=options, gamma=0.05)
+    grid = plan(features_folder, ",".join(names), seeds=1, options=options)
     cells = walk(grid, Results(tmp_path / "results.jsonl")).itertuples()
     for cell in cells:
         assert cell.record is not None, cell
@@ -245,8 +205,9 @@ def test_bits_survive_packing():
 
 COMMAND = [
     *(sys.executable, "-m", "klda_bench", "table1", "--methods", "ncm,lda,klda,klda-e"),
-    *("--set", "klda.n_components=900", "--set", "klda-e.n_components=700", "--gamma", "0.05"),
-    *("--seeds", "3", "--device", "cpu", "--curve", "all"),
+    *("--set", "klda.n_components=900", "--set", "klda-e.n_components=700"),
+    *("--set", "klda.gamma=0.05", "--set", "klda-e.gamma=0.05"),
+    *("--seeds", "3", "--device", "cpu", "--curve"),
 ]
 
 
@@ -267,11 +228,6 @@ def lines_in(file):
 
 def keys_in(file):
     return [json.loads(line)["key"] for line in file.read_text().splitlines() if line]
-
-
-def accuracy_columns(file):
-    with file.open() as stream:
-        return list(csv.DictReader(stream))
 
 
 def test_a_killed_run_started_again_repeats_nothing_and_ends_the_same(features_folder, tmp_path):
@@ -296,5 +252,8 @@ def test_a_killed_run_started_again_repeats_nothing_and_ends_the_same(features_f
     records = list(Results(results).rows())
     assert Counter(record["key"] for record in records) == Counter(keys_in(whole / "results.jsonl"))
     assert [record["key"] for record in records][: len(kept)] == kept
-    assert accuracy_columns(broken / "table1.csv") == accuracy_columns(whole / "table1.csv")
-    assert (broken / "curves.csv").read_text() == (whole / "curves.csv").read_text()
+    accuracies = [
+        {record["key"]: record["seen_accuracy"] for record in Results.of(folder).rows()}
+        for folder in (whole, broken)
+    ]
+    assert accuracies[0] == accuracies[1]

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from klda_bench.cli import app
 from klda_bench.shots import draws, summary
 from klda_bench.shots.contenders import PEERS, Answers, logistic_regression
-from klda_bench.shots.tasks import MADE, TASKS
+from klda_bench.shots.tasks import KINDS, MADE
 
 TOPICS = ("card_arrival", "lost_luggage", "order_pizza", "play_music", "book_hotel", "set_alarm")
 FILLER = ("please", "now", "my", "the", "help", "want", "today", "again", "could", "you")
@@ -67,7 +67,7 @@ def rows_of(output):
 
 
 def drawn(kind, y, shots, seed=0):
-    return TASKS[kind](y, shots, np.random.default_rng(seed))
+    return KINDS[kind].draw(y, shots, np.random.default_rng(seed))
 
 
 def test_a_draw_has_so_many_samples_per_class_and_contains_the_smaller_ones():
@@ -171,26 +171,25 @@ def made_up(dataset, minus=0.0, **measures):
 
 def test_ours_is_compared_with_the_best_peer_of_each_cell():
     rows = made_up("clinc") + made_up("banking", minus=10.0)
-    found = dict(summary.tables(rows, "shots"))
-    apart = found["Accuracy less that of the best peer (points)"].set_index("data set")
+    found = dict(summary.tables(summary._means(rows)))
+    apart = found["accuracy less that of the best peer (points)"].set_index("data set")
     assert apart.loc["CLINC"].tolist() == ["-10.0", "-1.0"]
     assert apart.loc["lowest"].tolist() == ["-10.0", "-1.0"]
-    mean = found["Mean of the data sets"].set_index("method")
+    mean = found["mean of the data sets"].set_index("method")
     assert mean.loc["klda"].tolist() == ["accuracy (%)", "55.5", "91.5"]
 
 
 def test_every_target_names_the_cell_that_is_nearest_to_missing_it():
     rows = made_up("clinc", calibration_error=0.03) + made_up("hwu", calibration_error=0.05)
-    found = dict(summary.tables(rows, "shots"))
-    lines = found["Targets, and the cell that is nearest to missing each"]
+    page, (title, lines), *_ = summary.sections("shots", {"shots": rows})
+    assert (page, title.partition(",")[0]) == ("shots.md", "Targets")
     by_name = {(line[""], line["samples"], line["target"]): line for _, line in lines.iterrows()}
     few = by_name["calibration error", "5 to 64", "at most 0.07"]
     assert (few["found"], few["where"], few["kept"]) == ("0.050", "HWU, k = 5", "yes")
     whole = by_name["calibration error", "all", "at most 0.04"]
     assert (whole["found"], whole["where"], whole["kept"]) == ("0.050", "HWU, all", "NO")
     least = by_name["accuracy (%)", "all", "at least 97"]
-    assert (least["found"], least["where"], least["kept"]) == ("96.5", "CLINC", "NO")
-    assert "Targets" not in " ".join(title for title, _ in summary.tables(rows, "noisy"))
+    assert (least["found"], least["where"], least["kept"]) == ("96.5", "CLINC, all", "NO")
 
 
 def test_every_method_answers_and_a_second_call_runs_nothing(folder, tmp_path, monkeypatch):
@@ -217,9 +216,21 @@ def test_a_changed_program_runs_ours_again_and_no_peer(folder, tmp_path, monkeyp
     output = tmp_path / "out"
     arguments = ("--datasets", folder, "--shots", "2", "--draws", 1, "--output", output)
     for program in ("one", "other"):
-        monkeypatch.setattr(draws, "_program", lambda program=program: program)
+        monkeypatch.setattr(draws, "program", lambda program=program: program)
         assert call(*arguments, "--methods", "ours,ncm").exit_code == 0
     assert [row["method"] for row in rows_of(output)] == ["ours", "ncm", "ours"]
+
+
+def test_all_kinds_are_one_page_with_the_targets_first(folder, tmp_path):
+    output = tmp_path / "out"
+    arguments = ("--datasets", folder, "--shots", "2", "--draws", 1, "--output", output)
+    answer = call(*arguments, "--all")
+    assert answer.exit_code == 0, answer.output
+    page = (output / "all.md").read_text()
+    assert page.index("## Targets") < page.index("## k samples of every class: topics")
+    for kind in KINDS.values():
+        assert f"## {kind.heading}: topics" in page
+    assert {row["what"] for row in rows_of(output)} == set(KINDS)
 
 
 def test_names_help_most_at_one_sample(folder, tmp_path):

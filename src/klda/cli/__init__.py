@@ -11,9 +11,12 @@ from __future__ import annotations
 def main() -> None:
     """Run the command line."""
     import signal
+    import warnings
 
     from klda.cli.app import app
+    from klda.cli.console import say
 
+    warnings.showwarning = lambda message, *place: say(str(message))
     try:
         app(prog_name="klda")
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -12,7 +11,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from klda.cli import edit, evaluate, learn, predict, serve, show
-from klda.cli.console import complain, say
+from klda.cli.console import complain, notes_to, say
+from klda.data import BadRowError
 from klda.errors import KldaError, is_lack_of_memory
 
 COMMANDS = "klda.commands"  # entry points of other packages that add commands: name = module:app
@@ -21,13 +21,11 @@ ELSEWHERE = {
     "bench": "The benchmarks are not part of the klda package. To install them, clone klda's "
     "repository and run in the clone: pip install -e bench"
 }
-ALSO = {"text-column": "input-column"}  # other names of options
-# Parameters of the library that errors name and that are options here.
-_PARAMETERS = re.compile(r"\b(input_column|label_column|allow_same)\b")
+ALSO = {"input-column": "text-column"}  # other names of options
 
 
 class _PlainHelp:
-    """Shows parameters as other commands do: ``--model MODEL``, not ``<path>``."""
+    """Shows parameters as other commands do: ``--model MODEL`` and ``FILES...``, not types."""
 
     def get_params(self, ctx: Any) -> Any:
         params = super().get_params(ctx)  # type: ignore[misc]
@@ -38,6 +36,9 @@ class _PlainHelp:
                 param.metavar = param.name.rpartition("_")[2].upper()
             if param.param_type_name == "argument":
                 param.display_type_rich = lambda ctx: ""  # newer versions of Typer show it
+                shown = param.metavar + ("..." if param.nargs == -1 else "")
+                usage = [shown if param.required else f"[{shown}]"]
+                param.get_usage_pieces = lambda ctx, usage=usage: usage
         return params
 
 
@@ -45,7 +46,8 @@ class ReportingGroup(_PlainHelp, TyperGroup):
     """A group of commands, of klda or of another package, whose errors become messages."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; report what goes wrong."""
+        """Run a command; report what is to be known, and what goes wrong."""
+        notes_to(say)
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -65,8 +67,10 @@ class ReportingGroup(_PlainHelp, TyperGroup):
 
 def _said(error: Exception) -> str | None:
     """Return what the user is told of an error; None if nobody foresaw it."""
+    if isinstance(error, BadRowError):
+        return f"{error} To leave such rows out, use --skip-bad."
     if isinstance(error, KldaError):
-        return _PARAMETERS.sub(lambda name: f"--{name[0].replace('_', '-')}", str(error))
+        return str(error)
     if is_lack_of_memory(error):
         reason = str(error).rstrip(".") or "an array did not fit"
         return f"Not enough memory: {reason}. Nothing was changed."
@@ -146,8 +150,8 @@ def klda(
 
     **klda evaluate** test.csv **--model** bot/
 
-    Files: CSV, TSV, JSONL (also .gz), parquet, .npy and .npz, folders with one folder of images
-    per class. Columns named text, label, intent, category and the like are found automatically.
+    Files: CSV, TSV, JSON, JSONL (also .gz), Excel, parquet, .npy and .npz, folders with one folder
+    of images per class. The columns of texts and labels are found by their names or contents.
 
     Results go to standard output, everything else to standard error. Exit codes: 0 success, 1
     something is wrong with the data or the model, 2 wrong usage, 130 interrupted (the model is as

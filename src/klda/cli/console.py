@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
+import shutil
 import signal
 import sys
+import textwrap
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -29,13 +32,37 @@ def results(stream: TextIO | None = None) -> Console:
 
 def say(text: str) -> None:
     """Tell the user something, on standard error; above a progress bar if there is one."""
-    sys.stderr.write(visible(text) + "\n")
+    sys.stderr.write(_wrapped(visible(text)) + "\n")
 
 
 def complain(text: str) -> None:
     """Report an error, on standard error."""
     console = Console(stderr=True, highlight=False)
-    console.print(Text.assemble(("Error:", "bold red"), " ", visible(text)), soft_wrap=True)
+    said = _wrapped(f"Error: {visible(text)}").removeprefix("Error:")
+    console.print(Text.assemble(("Error:", "bold red"), said), soft_wrap=True)
+
+
+def _wrapped(text: str) -> str:
+    """Break lines between words on a terminal; elsewhere a message is one line."""
+    if not sys.stderr.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+
+
+def notes_to(say: Callable[[str], None]) -> None:
+    """Let a function say what readers of files note, each thing once."""
+    log, said = logging.getLogger("klda.data"), set[str]()
+
+    class Notes(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            text = record.getMessage()
+            if text not in said:
+                said.add(text)
+                say(text)
+
+    log.handlers = [Notes()]
+    log.setLevel(logging.INFO)
 
 
 def counted(number: int, one: str) -> str:
@@ -125,22 +152,28 @@ def interrupts_ignored() -> Iterator[None]:
 
 
 @contextmanager
-def output(path: Path | None) -> Iterator[TextIO]:
-    """Open standard output, or a file that appears when it is complete and is then named."""
+def opened(path: Path | None) -> Iterator[TextIO]:
+    """Open standard output, or a text file that appears when it is complete."""
     if path is None:
         yield sys.stdout
         return
+    with replaced(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
+        yield file
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """Yield where to write a file, which appears when it is complete and is then named."""
     if path.is_dir():
         raise KldaError(f"--output {path} is a folder: name a file.")
     done = "Replaced" if path.exists() else "Wrote"
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        file = partial.open("w", encoding="utf-8", newline="")
+        partial.touch()
     except OSError as error:
         raise KldaError(f"--output {path} can't be written: {error.strerror}.") from error
     try:
-        with file:
-            yield file
+        yield partial
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

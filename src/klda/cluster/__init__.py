@@ -14,7 +14,5 @@ from __future__ import annotations
 
 from klda.cluster.connection import ClusterError
 from klda.cluster.jobs import learn, predict
-from klda.cluster.pool import Progress
-from klda.cluster.workers import WorkerInfo
 
-__all__ = ["ClusterError", "Progress", "WorkerInfo", "learn", "predict"]
+__all__ = ["ClusterError", "learn", "predict"]

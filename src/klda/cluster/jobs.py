@@ -6,24 +6,23 @@ import contextlib
 import itertools
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from klda.checks import REFUSED, check_count, check_fraction
-from klda.cluster.connection import ClusterError, Resources, connected
-from klda.cluster.pool import Pool, Progress
-from klda.cluster.rows import Part, cut, open_rows
-from klda.cluster.workers import Packed, packed
-from klda.data import Batch, Columns, Table, read
+from klda.cluster.connection import connected
+from klda.cluster.pool import Pool, Resources
+from klda.cluster.rows import Part, cut, is_dataset, open_rows
+from klda.cluster.workers import packed
+from klda.data import Batch, Layout, read
 from klda.data.threads import read_ahead
-from klda.encoders import Encoder
-from klda.encoders.progress import progress_bar
 from klda.engine.checks import check_label_kind
 from klda.engine.engine import Engine
 from klda.engine.model import Model
 from klda.errors import KldaError, require
 from klda.learner import Learner
+from klda.progress import Show, progress_bar
 
 # A part's statistics cost as much to send and merge as some thousand rows cost to learn.
 PART_ROWS_PER_COMPONENT = 10
@@ -34,11 +33,9 @@ STORE_FRACTION = 0.2  # of Ray's object store that rows waiting for a worker may
 
 def learn(
     data: Any,
-    *,
-    model: str | Path | Encoder = "minilm",
-    classifier: Any = None,
     learner: Learner | None = None,
-    input_column: str | None = None,
+    *,
+    input_column: str | Sequence[str] | None = None,
     label_column: str | None = None,
     address: str | None = None,
     workers: int | None = None,
@@ -46,8 +43,7 @@ def learn(
     gpus_per_worker: float | str = "auto",
     rows_per_part: int | None = None,
     retries: int = 3,
-    source: str | None = None,
-    progress: bool | Callable[[Progress], None] = False,
+    progress: Show = False,
     **options: Any,
 ) -> Learner:
     """Learn from files or a Ray Data dataset on a cluster, as one machine would.
@@ -56,10 +52,9 @@ def learn(
     ----------
     data : path, pattern, sequence of these, or ray.data.Dataset
         Labelled rows. Files are read as ``klda learn`` reads them.
-    model, classifier
-        For a new learner, as for `klda.learner.Learner`.
     learner : Learner, optional
-        A learner to teach; it changes only if everything succeeds. It must not keep a ledger.
+        A learner to teach, by default a new one of texts; it changes only if everything succeeds.
+        It must not keep a ledger.
     input_column, label_column : str, optional
         Columns; guessed where their names are obvious.
     address : str, optional
@@ -76,10 +71,9 @@ def learn(
         number of components.
     retries : int
         How often a part is done again after its worker died.
-    source : str, optional
-        Where the rows come from, for the history; by default the names of the files.
     progress : bool or callable
-        True for a bar on a terminal, or a function that is called with each `Progress`.
+        True for a bar on a terminal; or a function that is called, whenever a part is done, with
+        the fraction of the rows that is learned (0 for a dataset) and a note.
     **options
         How workers load the foundation model: ``device``, ``batch_size`` ...
 
@@ -98,7 +92,7 @@ def learn(
     resources = Resources(workers, cpus_per_worker, gpus_per_worker, retries)
     if rows_per_part is not None:
         check_count("rows_per_part", rows_per_part)
-    taught = Learner(model, classifier=classifier, **options) if learner is None else learner
+    taught = Learner(**options) if learner is None else learner
     if taught.ledger is not None:
         raise KldaError(
             "learner keeps a ledger (keep='features'), which would have to hold the features of "
@@ -107,39 +101,26 @@ def learn(
     draft = taught.copy()
     if not draft.engine.is_new:
         draft.engine.model  # noqa: B018  raises at once if it can only predict
-    with connected(address, resources) as ray:
-        columns = Columns(input_column, label_column)
-        tables = open_rows(ray, data, taught.modality, columns, classes=taught.classes)
-        with _working(ray, tables, taught, options, resources, progress, "Learning") as pool:
+    with connected(address, resources.local_cpus) as ray:
+        layout = Layout(input_column, label_column)
+        tables = open_rows(ray, data, taught.modality, layout, classes=taught.classes)
+        with _pool(ray, data, taught, options, resources) as pool:
             batches: Iterator[Batch] = read(tables, labels=True)
             if draft.engine.is_new:  # the first rows fix the feature map
                 first = next(batches)
                 draft.learn_rows(draft.encode(first.inputs), first.labels or [])
                 draft.engine = Engine(draft.engine.model.empty())
                 batches = itertools.chain([first], batches)
-            parts = _parts(pool, batches, *_part_sizes(draft, rows_per_part))
-            empty = ray.put(packed(draft, Engine(draft.engine.model.empty()), solved=False))
-            _merge_all(pool.map(parts, "learn", empty), draft)
-    return taught.commit(draft, source or ", ".join(table.path.name for table in tables))
-
-
-def _part_sizes(draft: Learner, rows_per_part: int | None) -> tuple[int, int]:
-    """Return the least and the most rows of a part."""
-    size = draft.engine.model.map.n_components
-    most = rows_per_part or max(FEWEST_PART_ROWS, PART_ROWS_PER_COMPONENT * size)
-    return min(most, max(1, size // 2)), most
-
-
-def _merge_all(learned: Iterator[tuple[Part, Packed]], draft: Learner) -> None:
-    """Add the model of each part to the draft."""
-    engine, before, n_rows = draft.engine, draft.samples, 0
-    for part, (arrays, meta) in learned:
-        model = engine.model
-        check_label_kind(model.classes, meta["classes"])
-        engine.merge(Model.unpack(arrays, meta, model.backend, model.map))
-        n_rows += part.n_rows
-    if draft.samples - before != n_rows:
-        raise ClusterError(f"{draft.samples - before} rows were learned of {n_rows}: none is kept.")
+            empty = draft.engine.model.empty()
+            size = empty.map.n_components
+            most = rows_per_part or max(FEWEST_PART_ROWS, PART_ROWS_PER_COMPONENT * size)
+            parts = _parts(pool, batches, min(most, max(1, size // 2)), most)
+            given = ray.put(packed(draft, Engine(empty), solved=False))
+            learned = pool.map(parts, "learn", given)
+            for _, (arrays, meta) in _shown(learned, "Learning", pool, progress):
+                check_label_kind(draft.engine.model.classes, meta["classes"])
+                draft.engine.merge(Model.unpack(arrays, meta, empty.backend, empty.map))
+    return taught.commit(draft, ", ".join(table.path.name for table in tables))
 
 
 def predict(
@@ -147,15 +128,15 @@ def predict(
     model: str | Path | Learner,
     output: str | Path,
     *,
-    input_column: str | None = None,
-    columns: Sequence[str] = (),
+    input_column: str | Sequence[str] | None = None,
+    columns: Sequence[str] | None = (),
     reject: float = REFUSED,
     address: str | None = None,
     workers: int | None = None,
     cpus_per_worker: int = 1,
     gpus_per_worker: float | str = "auto",
     retries: int = 3,
-    progress: bool | Callable[[Progress], None] = False,
+    progress: Show = False,
     **options: Any,
 ) -> Path:
     """Predict in bulk, into a folder of parquet files.
@@ -174,8 +155,8 @@ def predict(
         Folder to create. It appears when it is complete.
     input_column : str, optional
         Column with the inputs; guessed where its name is obvious.
-    columns : sequence of str
-        Columns of a dataset to copy, such as an id, instead of the input.
+    columns : sequence of str, optional
+        Columns to copy, such as an id, instead of the input; None copies all.
     reject : float
         Fraction of inputs of known classes that may be called unknown.
     address, workers, cpus_per_worker, gpus_per_worker, retries, progress, **options
@@ -195,13 +176,13 @@ def predict(
     asked = model if isinstance(model, Learner) else Learner.load(model, **options)
     if not asked.classes:
         raise KldaError("model has no classes yet: learn something before asking it.")
-    with connected(address, resources) as ray, _written(folder) as partial:
-        found = Columns(input_column)
-        tables = open_rows(ray, data, asked.modality, found, copied=tuple(columns))
+    with connected(address, resources.local_cpus) as ray, _written(folder) as partial:
+        tables = open_rows(ray, data, asked.modality, Layout(input_column))
         given = ray.put(packed(asked, asked.engine, compact=True))
-        with _working(ray, tables, asked, options, resources, progress, "Predicting") as pool:
-            parts = _parts(pool, read(tables, labels=False), *PREDICTIONS_PER_FILE)
-            for part, table in pool.map(parts, "predict", given, float(reject)):
+        with _pool(ray, data, asked, options, resources) as pool:
+            parts = _parts(pool, read(tables, labels=False, keep=columns), *PREDICTIONS_PER_FILE)
+            answered = pool.map(parts, "predict", given, float(reject))
+            for part, table in _shown(answered, "Predicting", pool, progress):
                 parquet.write_table(table, partial / f"part-{part.first_row:012d}.parquet")
     return folder
 
@@ -218,32 +199,14 @@ def _written(folder: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def _working(
-    ray: Any,
-    tables: Sequence[Table],
-    learner: Learner,
-    options: dict[str, Any],
-    resources: Resources,
-    progress: bool | Callable[[Progress], None],
-    doing: str,
-) -> Iterator[Pool]:
-    """Yield workers with a learner's foundation model; their progress is reported, or shown."""
-    # The driver's device is not the workers'.
+def _pool(
+    ray: Any, data: Any, learner: Learner, options: dict[str, Any], resources: Resources
+) -> Pool:
+    """Return workers with a learner's foundation model."""
+    # The driver's device is not the workers', and the fingerprint says which layers.
     loading = learner.options | {"device": "auto"} | options
-    for name in ("layers", "modality"):  # the fingerprint says which
-        loading.pop(name, None)
-    is_dataset = tables[0].typed
-    with progress_bar(doing, None if is_dataset else 1.0, show=progress is True) as show:
-
-        def shown(now: Progress) -> None:
-            show(now.fraction or 0.0, f"{now.rows:,} rows, {len(now.workers)} workers")
-
-        report = progress if callable(progress) else shown
-        given = (learner.foundation, loading, resources)
-        with Pool(ray, *given, leave_cpus=is_dataset, report=report) as pool:
-            pool.wait_for_place()
-            yield pool
+    loading = {key: loading[key] for key in loading if key not in ("layers", "modality")}
+    return Pool(ray, learner.foundation, loading, resources, beside_dataset=is_dataset(ray, data))
 
 
 def _parts(pool: Pool, batches: Iterator[Batch], least: int, most: int) -> Iterator[Part]:
@@ -251,3 +214,15 @@ def _parts(pool: Pool, batches: Iterator[Batch], least: int, most: int) -> Itera
     store = pool.ray.cluster_resources().get("object_store_memory", 2**30)
     most_bytes = STORE_FRACTION * store / (pool.size + 4)  # one per worker, and those read ahead
     return read_ahead(cut(batches, pool.ray.put, pool.size, least, most, most_bytes))
+
+
+def _shown(
+    results: Iterator[tuple[Part, Any]], doing: str, pool: Pool, progress: Show
+) -> Iterator[tuple[Part, Any]]:
+    """Yield parts with their results, and show or report how far the work is."""
+    rows, fraction = 0, 0.0
+    with progress_bar(doing, None if pool.beside_dataset else 1.0, show=progress) as report:
+        for part, result in results:
+            yield part, result
+            rows, fraction = rows + part.n_rows, fraction + part.fraction
+            report(fraction, f"{rows:,} rows")

@@ -1,4 +1,4 @@
-"""Keeping workers busy, and replacing those that die."""
+"""Workers on a cluster: placed, kept busy, and replaced when they die."""
 
 from __future__ import annotations
 
@@ -7,23 +7,50 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
-from klda.cluster.connection import ClusterError, Resources
+from klda.checks import check_count
+from klda.cluster.connection import ClusterError
 from klda.cluster.rows import Part
-from klda.cluster.workers import Worker, WorkerInfo
+from klda.cluster.workers import Worker
 from klda.errors import KldaError
 
 START_SECONDS = 300.0  # until the first worker has a place; loading may take longer
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far the work is."""
+class Resources:
+    """What the work may use; None and "auto" follow from what the cluster has."""
 
-    rows: int = 0  # that are done
-    parts: int = 0  # that are done; a part is what one worker is given at a time
-    workers: tuple[WorkerInfo, ...] = ()  # that run now and have done a part
-    # Of all rows, estimated from the sizes of files; None for a dataset.
-    fraction: float | None = None
+    workers: int | None = None
+    cpus_per_worker: int = 1
+    gpus_per_worker: float | str = "auto"
+    retries: int = 3
+
+    def __post_init__(self) -> None:
+        if self.workers is not None:
+            check_count("workers", self.workers)
+        check_count("cpus_per_worker", self.cpus_per_worker)
+        check_count("retries", self.retries, least=0)
+        gpus = self.gpus_per_worker
+        if gpus != "auto" and (isinstance(gpus, bool | str) or gpus < 0):
+            raise KldaError(f"gpus_per_worker={gpus!r} can't be used; give a number or 'auto'.")
+
+    @property
+    def local_cpus(self) -> int:
+        """CPUs that these workers ask for."""
+        return (self.workers or 1) * self.cpus_per_worker
+
+    def settled(self, has: dict[str, float]) -> tuple[int, float]:
+        """Return the number of workers and the GPUs of each, on a cluster that has so much."""
+        cpus, gpus = has.get("CPU", 1.0), has.get("GPU", 0.0)
+        each = min(1.0, gpus) if self.gpus_per_worker == "auto" else float(self.gpus_per_worker)
+        if each > gpus:
+            raise ClusterError(f"gpus_per_worker={each:g}, but the cluster has {gpus:g} GPUs.")
+        if self.cpus_per_worker > cpus:
+            raise ClusterError(
+                f"cpus_per_worker={self.cpus_per_worker}, but the cluster has {cpus:g} CPUs."
+            )
+        room = gpus / each if each else cpus / self.cpus_per_worker
+        return self.workers or max(1, int(room)), each
 
 
 class Pool:
@@ -35,7 +62,7 @@ class Pool:
     retries are not used: while a machine is being lost, they are spent on attempts that never
     reach a worker.
 
-    `report` is called with the `Progress` whenever a part is done.
+    Workers beside a dataset reserve no CPUs, which the tasks that read the dataset would wait for.
     """
 
     def __init__(
@@ -45,36 +72,37 @@ class Pool:
         options: dict[str, Any],
         resources: Resources,
         *,
-        leave_cpus: bool = False,
-        report: Callable[[Progress], None] = lambda progress: None,
+        beside_dataset: bool = False,
     ) -> None:
-        self.ray, self._report, self._retries = ray, report, resources.retries
-        self.size, cpus, gpus = resources.settled(ray, leave_cpus)
+        self.ray, self.beside_dataset, self._retries = ray, beside_dataset, resources.retries
+        self.size, gpus = resources.settled(ray.cluster_resources())
+        threads = resources.cpus_per_worker
+        cpus = 0 if beside_dataset else threads
         remote = ray.remote(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD")(Worker)
         device = options.get("device", "auto")
         if device == "auto":
             device = "cuda" if gpus else "cpu"
-        given = (foundation, options | {"device": device}, resources.cpus_per_worker)
-        self._make: Callable[[], Any] = lambda: remote.remote(*given)
-        self._workers: dict[Any, WorkerInfo | None] = {self._make(): None for _ in range(self.size)}
+        self._start: Callable[[], Any] = lambda: remote.remote(
+            foundation, options | {"device": device}, threads
+        )
+        self._workers = [self._start() for _ in range(self.size)]
 
     def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for worker in self._workers:
-            self.ray.kill(worker)
-
-    def wait_for_place(self) -> None:
         """Wait until Ray has found a place for the first worker; raise if that takes too long."""
         placed = [worker.__ray_ready__.remote() for worker in self._workers]
         if not self.ray.wait(placed, num_returns=1, timeout=START_SECONDS)[0]:
+            self.__exit__()
             has = self.ray.cluster_resources()
             raise ClusterError(
                 f"No worker could be started in {START_SECONDS:.0f} s: the cluster has "
                 f"{has.get('CPU', 0):g} CPUs and {has.get('GPU', 0):g} GPUs, and others may be "
                 "using them. Ask for less with workers, cpus_per_worker or gpus_per_worker."
             )
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for worker in self._workers:
+            self.ray.kill(worker)
 
     def map(self, parts: Iterable[Part], work: str, *given: Any) -> Iterator[tuple[Part, Any]]:
         """Yield all parts with their results, in the order in which they are done.
@@ -85,7 +113,7 @@ class Pool:
         left, again, idle = iter(parts), list[Part](), list(self._workers)
         busy: dict[Any, tuple[Any, Part]] = {}  # by the reference to the result
         failures: Counter[int] = Counter()
-        progress, done = Progress(), None
+        done = None
         while True:
             while idle and (part := again.pop() if again else next(left, None)):
                 worker = idle.pop()
@@ -98,9 +126,7 @@ class Pool:
             (ref, *_), _ = self.ray.wait(list(busy), num_returns=1)
             worker, part = busy.pop(ref)
             try:
-                self._workers[worker], result = self.ray.get(ref)
-                done = part, result
-                progress = self._told(progress, part)
+                done = part, self.ray.get(ref)
             except self.ray.exceptions.RayTaskError as error:
                 cause = getattr(error, "cause", None)
                 if isinstance(cause, KldaError | OSError):
@@ -120,18 +146,9 @@ class Pool:
                 worker = self._replaced(worker)
             idle.append(worker)
 
-    def _told(self, before: Progress, part: Part) -> Progress:
-        """Report the progress, one part further."""
-        infos = tuple(info for info in self._workers.values() if info is not None)
-        fraction = part.fraction + (before.fraction or 0.0)
-        now = Progress(before.rows + part.n_rows, before.parts + 1, infos, fraction or None)
-        self._report(now)
-        return now
-
     def _replaced(self, worker: Any) -> Any:
         """Start another worker in the place of one that died."""
-        del self._workers[worker]
         self.ray.kill(worker)
-        new = self._make()
-        self._workers[new] = None
+        new = self._start()
+        self._workers[self._workers.index(worker)] = new
         return new

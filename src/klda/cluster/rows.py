@@ -6,75 +6,75 @@ of consecutive rows.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from klda.data import Batch, Columns, Table, open_tables
-from klda.data.arrow import input_columns, input_values
+from klda.data import BATCH_ROWS, Batch, Layout, Table, open_tables
+from klda.data.batch import Block, Contents
+from klda.data.frames import frames_table
 from klda.errors import KldaError, require
 from klda.labels import Label
 
 
 def open_rows(
-    ray: Any,
-    data: Any,
-    modality: Any,
-    columns: Columns,
-    *,
-    classes: Collection[Label] = (),
-    copied: Sequence[str] = (),
+    ray: Any, data: Any, modality: Any, layout: Layout, *, classes: Collection[Label] = ()
 ) -> list[Table]:
-    """Open files, or a dataset, whose columns may be `copied` beside its rows."""
-    if isinstance(data, ray.data.Dataset):
+    """Open files, or a dataset."""
+    if is_dataset(ray, data):
         data.context.enable_progress_bars = False  # there is one for all
-        return [dataset_table(data, modality, columns, copied)]
+        return [dataset_table(data, modality, layout)]
     given = [data] if isinstance(data, str | Path) else data
     if not isinstance(given, Sequence) or not all(isinstance(i, str | Path) for i in given):
         raise KldaError(
             f"data is a {type(data).__name__}; give paths of files, or a ray.data.Dataset."
         )
-    if copied:
-        raise KldaError(f"columns={list(copied)!r}: files have no columns to copy.")
-    tables = open_tables(given, modality=modality, columns=columns, classes=classes)
+    tables = open_tables(given, modality=modality, layout=layout, classes=classes)
     # Workers, which open images themselves, have other working directories.
     return [replace(table, path=table.path.resolve()) for table in tables]
 
 
-def dataset_table(
-    dataset: Any, modality: Any, columns: Columns, copied: Sequence[str] = ()
-) -> Table:
-    """Return a dataset as a table that errors call "dataset".
+def is_dataset(ray: Any, data: Any) -> bool:
+    """Check whether data is a dataset of Ray Data."""
+    return isinstance(data, ray.data.Dataset)
+
+
+def dataset_table(dataset: Any, modality: Any, layout: Layout) -> Table:
+    """Return a dataset as a table that errors call "dataset", to be read once.
 
     Columns are guessed as in files. How much has been read is not known: the fraction is 0.
     """
+    parts = iter(dataset.iter_batches(batch_size=BATCH_ROWS[modality], batch_format="pyarrow"))
+    first = next(parts, None)
+    if first is None:
+        raise KldaError("data is an empty dataset: it holds no rows.")
+    parts = itertools.chain([first], parts)
+    if modality != "image":
+        frames = ((_plain(part), 0.0) for part in parts)
+        return frames_table(lambda *_: frames, _plain(first), "dataset", modality, layout)
 
-    def read(table: Table, labels: bool, rows: int) -> Iterator[Batch]:
-        done = 0
-        for block in dataset.iter_batches(batch_size=rows, batch_format="pyarrow"):
-            names, label = input_columns(table, block.schema, labels)
-            for name in set(copied) - set(block.column_names):
-                has = ", ".join(block.column_names)
-                raise KldaError(f"columns names {name!r}, which is not in the dataset ({has}).")
-            yield Batch(
-                _inputs(table, block, names, done),
-                None if label is None else block.column(label).to_pylist(),
-                fraction=0.0,
-                extra=block.select(list(copied)) if copied else None,
-            )
-            done += len(block)
+    def blocks(columns: Sequence[str] | None, rows: int) -> Iterator[Block]:
+        accessor = require("ray.data.block", "cluster").BlockAccessor
+        for part in parts:  # images are paths, or arrays of pixels
+            block = accessor.for_block(part)
+            names = columns or part.column_names
+            yield Block({name: list(block.to_numpy(name)) for name in names}, 0.0)
 
-    return Table(Path("dataset"), modality, read, columns, typed=True)
+    contents = nullcontext(Contents(first.column_names, blocks))
+    return Table(Path("dataset"), modality, lambda table: contents, layout, typed=True)
 
 
-def _inputs(table: Table, block: Any, names: list[str], before: int) -> Any:
-    columns = [block.column(name) for name in names]
-    kind = str(columns[0].type)
-    if table.modality == "image" and kind not in ("string", "large_string", "null"):
-        accessor = require("ray.data.block", "cluster").BlockAccessor.for_block(block)
-        return tuple(accessor.to_numpy(names[0]))  # arrays of pixels, and no cells to check
-    return input_values(columns, table, before)
+def _plain(table: Any) -> Any:
+    """Return a table with the lists underneath its tensor columns, Ray's or Arrow's."""
+    arrow = require("pyarrow", "cluster")
+    for i, column in enumerate(table.columns):
+        if isinstance(column.type, arrow.BaseExtensionType):
+            storage = arrow.chunked_array([chunk.storage for chunk in column.chunks])
+            table = table.set_column(i, table.column_names[i], storage)
+    return table
 
 
 @dataclass(frozen=True)

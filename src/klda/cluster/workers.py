@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,15 +22,6 @@ from klda.learner.stored import parameters as stored_parameters
 
 Packed = tuple[dict[str, np.ndarray], dict[str, Any]]
 Given = tuple[dict[str, Any], dict[str, np.ndarray], dict[str, Any]]  # with parameters
-
-
-@dataclass(frozen=True)
-class WorkerInfo:
-    """Where a worker runs: its process, its machine, and the device it encodes on."""
-
-    pid: int
-    host: str
-    device: str
 
 
 def packed(learner: Learner, engine: Engine, **what: bool) -> Given:
@@ -56,7 +45,7 @@ class Worker:
         """The foundation model, opened for the first part."""
         name = self._foundation["name"]
         try:
-            encoder = InputEncoder.of_stored(self._foundation, self._options, name).encoder
+            encoder = InputEncoder.of_stored(self._foundation, self._options, None).encoder
         except KldaError as error:
             raise ClusterError(
                 f"The foundation model {name!r} can't be used on the machine "
@@ -75,19 +64,13 @@ class Worker:
         learner.engine = Engine.unpack(arrays, meta, parameters)
         return learner
 
-    @property
-    def _info(self) -> WorkerInfo:
-        return WorkerInfo(os.getpid(), socket.gethostname(), self._options["device"])
-
-    def learn(self, packed: Given, first_row: int, *batches: Batch) -> tuple[WorkerInfo, Packed]:
+    def learn(self, packed: Given, first_row: int, *batches: Batch) -> Packed:
         """Learn a part into an empty model, and return it packed, without its map."""
         learner = self._learner(packed)
         learner.learn_batches((_visible(batch.inputs), batch.labels) for batch in batches)
-        return self._info, learner.engine.model.pack(with_map=False)
+        return learner.engine.model.pack(with_map=False)
 
-    def predict(
-        self, packed: Given, reject: float, first_row: int, *batches: Batch
-    ) -> tuple[WorkerInfo, Any]:
+    def predict(self, packed: Given, reject: float, first_row: int, *batches: Batch) -> Any:
         """Return an Arrow table with one prediction per row, beside other columns of the rows."""
         arrow = require("pyarrow", "cluster")
         learner, row, tables = self._learner(packed), first_row, []
@@ -96,16 +79,20 @@ class Worker:
             answers = learner.answer_rows(rows, top=1, reject=reject)
             best = [answer.top[0] for answer in answers]
             cells: dict[str, Any] = {"row": np.arange(row + 1, row + len(best) + 1)}
-            if batch.extra is not None:
-                cells |= {name: batch.extra.column(name) for name in batch.extra.column_names}
+            if batch.cells is not None:
+                cells |= {name: list(map(_plain, column)) for name, column in batch.cells.items()}
             elif learner.modality != "features":
                 cells[learner.modality] = [_shown(value) for value in batch.inputs]
-            cells["label"] = [label for label, _ in best]
-            cells["probability"] = np.array([probability for _, probability in best], np.float64)
-            cells["known"] = arrow.array([answer.known for answer in answers], arrow.bool_())
+            said = {
+                "label": [label for label, _ in best],
+                "probability": np.array([probability for _, probability in best], np.float64),
+                "known": arrow.array([answer.known for answer in answers], arrow.bool_()),
+            }
+            # A column that the rows have already keeps its name.
+            cells |= {f"predicted_{name}" if name in cells else name: said[name] for name in said}
             tables.append(arrow.table(cells))
             row += len(best)
-        return self._info, arrow.concat_tables(tables)
+        return arrow.concat_tables(tables, promote_options="default")
 
 
 def _visible(inputs: Any) -> Any:
@@ -118,6 +105,10 @@ def _visible(inputs: Any) -> Any:
                 "under the same path."
             )
     return inputs
+
+
+def _plain(cell: Any) -> Any:
+    return str(cell) if isinstance(cell, Path) else cell
 
 
 def _shown(value: Any) -> str | None:

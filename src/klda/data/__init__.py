@@ -4,32 +4,44 @@ The command line, the page, Python and the cluster all read through this package
 file whose columns are chosen, a `Batch` some of its rows. There are three kinds of rows, named as
 the modalities of the foundation models:
 
-- ``text``: CSV, TSV, JSONL (each also as ``.gz``), parquet, and ``.txt`` (one text per line);
+- ``text``: CSV, TSV, JSONL, JSON and ``.txt`` (each also as ``.gz``), parquet, Excel workbooks, and
+  the training files of fastText and Rasa;
 - ``image``: a folder with one folder per class, a folder of images, an ``.npz`` with ``images``, or
   a table with a column of paths;
 - ``features``: ``.npy``, ``.npz`` and parquet with rows computed elsewhere.
 """
 
-from klda.data.batch import BATCH_ROWS, START, Batch, Position, TableError
-from klda.data.columns import Columns, as_label
+from klda.data.batch import (
+    BATCH_ROWS,
+    GUESSED,
+    START,
+    BadRow,
+    BadRowError,
+    Batch,
+    Layout,
+    Position,
+    TableError,
+)
+from klda.data.cells import as_label
 from klda.data.files import identity
-from klda.data.formats import open_pasted, open_table, open_tables, read
+from klda.data.formats import open_bytes, open_table, open_tables, read
 from klda.data.table import Table
-from klda.data.text_files import read_lines
 
 __all__ = [
     "BATCH_ROWS",
+    "GUESSED",
     "START",
+    "BadRow",
+    "BadRowError",
     "Batch",
-    "Columns",
+    "Layout",
     "Position",
     "Table",
     "TableError",
     "as_label",
     "identity",
-    "open_pasted",
+    "open_bytes",
     "open_table",
     "open_tables",
     "read",
-    "read_lines",
 ]

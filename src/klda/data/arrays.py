@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from klda.checks import Modality
-from klda.data.batch import Batch, TableError, damage_named, rows_at_once
+from klda.data.batch import Block, Contents, TableError, damage_named, rows_at_once
 from klda.data.table import Table
 
 
-def read_npy(table: Table, labels: bool, rows: int) -> Iterator[Batch]:
+@contextlib.contextmanager
+def read_npy(table: Table) -> Iterator[Contents]:
     """Read the rows of a .npy file."""
-    if labels:
-        raise TableError(
-            f"{table.path}: a .npy file has no labels. Save features and labels together: "
-            "numpy.savez('rows.npz', features=X, labels=y)."
-        )
     features = np.lib.format.open_memmap(table.path, mode="r")
     row_bytes = _checked_row(table, "the array", features)
-    rows = rows_at_once(rows, row_bytes)
-    for start in range(0, len(features), rows):
-        block = features[start : start + rows]  # not read yet: it may be skipped
-        yield Batch(block, None, min(1.0, (start + rows) / len(features)))
+
+    def blocks(columns: Sequence[str] | None, rows: int) -> Iterator[Block]:
+        rows = rows_at_once(rows, row_bytes)
+        for start in range(0, len(features), rows):
+            block = features[start : start + rows]  # not read yet: it may be skipped
+            yield Block({"features": block}, min(1.0, (start + rows) / len(features)))
+
+    hint = "Save both together: numpy.savez('rows.npz', features=X, labels=y)."
+    yield Contents(["features"], blocks, labels_hint=hint)
 
 
 def npz_modalities(path: Path) -> tuple[Modality, ...]:
@@ -36,27 +38,34 @@ def npz_modalities(path: Path) -> tuple[Modality, ...]:
         return ("image",) if "images.npy" in archive.namelist() else ("features",)
 
 
-def read_npz(table: Table, labels: bool, rows: int) -> Iterator[Batch]:
-    """Read the rows of an .npz file, and their labels."""
-    with zipfile.ZipFile(table.path) as archive:
-        members = [name.removesuffix(".npy") for name in archive.namelist()]
-        chosen, label = table.choose_columns(members, labels)
-        with _Member(table.path, archive, chosen) as inputs:
-            row_bytes = _checked_row(table, chosen, inputs)
-            if label is None:
-                for block, fraction in inputs.blocks(rows_at_once(rows, row_bytes)):
-                    yield Batch(block, None, fraction)
-                return
-            with _Member(table.path, archive, label) as names:
-                if names.shape != inputs.shape[:1]:
+@contextlib.contextmanager
+def read_npz(table: Table) -> Iterator[Contents]:
+    """Read the arrays of an .npz file: inputs, and perhaps labels."""
+    with zipfile.ZipFile(table.path) as archive, contextlib.ExitStack() as stack:
+
+        def blocks(columns: Sequence[str] | None, rows: int) -> Iterator[Block]:
+            inputs, *labels = columns or ()
+            members = {
+                name: stack.enter_context(_Member(table.path, archive, name))
+                for name in (inputs, *labels)
+            }
+            row_bytes = _checked_row(table, inputs, members[inputs])
+            total = members[inputs].shape[0]
+            for name in labels:
+                if members[name].shape != (total,):
                     raise TableError(
-                        f"{table.path}: {chosen!r} has {inputs.shape[0]} rows, but {label!r} has "
-                        f"shape {names.shape}; expected one label per row."
+                        f"{table.path}: {inputs!r} has {total} rows, but {name!r} has shape "
+                        f"{members[name].shape}; expected one label per row."
                     )
-                rows = rows_at_once(rows, row_bytes + names.dtype.itemsize)
-                both = zip(inputs.blocks(rows), names.blocks(rows), strict=True)
-                for (block, fraction), (values, _) in both:
-                    yield Batch(block, values.tolist(), fraction)
+                row_bytes += members[name].dtype.itemsize
+            rows = rows_at_once(rows, row_bytes)
+            done = 0
+            for found in zip(*(member.blocks(rows) for member in members.values()), strict=True):
+                done += len(found[0])
+                values = [found[0], *(array.tolist() for array in found[1:])]
+                yield Block(dict(zip(members, values, strict=True)), done / total)
+
+        yield Contents([name.removesuffix(".npy") for name in archive.namelist()], blocks)
 
 
 def _checked_row(table: Table, name: str, array: np.ndarray | _Member) -> int:
@@ -98,7 +107,8 @@ class _Member:
     def __exit__(self, *exception: object) -> None:
         self._file.close()
 
-    def blocks(self, rows: int) -> Iterator[tuple[np.ndarray, float]]:
+    def blocks(self, rows: int) -> Iterator[np.ndarray]:
+        """Yield so many rows at a time."""
         total, row_shape = self.shape[0], self.shape[1:]
         row_bytes = math.prod(row_shape) * self.dtype.itemsize
         start = 0
@@ -108,7 +118,6 @@ class _Member:
                 payload = self._file.read(count * row_bytes)
                 if len(payload) != count * row_bytes:
                     raise EOFError("it has fewer rows than it says")
-                block = np.ndarray((count, *row_shape), self.dtype, buffer=payload)
-                yield block, (start + count) / total
+                yield np.ndarray((count, *row_shape), self.dtype, buffer=payload)
             if self._file.read(1):
                 raise ValueError("it has more rows than it says")

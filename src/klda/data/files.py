@@ -91,7 +91,8 @@ def suffix_of(path: Path) -> str:
     if suffixes and suffixes[-1] == ".gz":
         suffixes.pop()
     suffix = suffixes[-1] if suffixes else ""
-    return {".ndjson": ".jsonl", ".pq": ".parquet"}.get(suffix, suffix)
+    usual = {".ndjson": ".jsonl", ".pq": ".parquet", ".yaml": ".yml", ".xlsm": ".xlsx"}
+    return usual.get(suffix, suffix)
 
 
 def images_in(folder: Path) -> list[Path]:

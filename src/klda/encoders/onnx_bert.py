@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from klda.encoders.base import Layers
-from klda.encoders.files import OTHER_MODULES, ModelFiles
+from klda.encoders.model_files import OTHER_MODULES, ModelFiles
 from klda.encoders.onnx_graph import MICROSOFT, Graph
 from klda.encoders.options import Options
-from klda.encoders.pretrained import padded, resolve_layers
+from klda.encoders.text import padded
 from klda.engine.cpus import usable_cpus
 from klda.errors import KldaError, require
 
@@ -28,10 +27,11 @@ _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNor
 
 def is_bert(files: ModelFiles) -> bool:
     """Check whether a model computes as BERT does and shows how it tokenizes."""
-    config = files.read_json(f"{files.recipe.folder}config.json")
+    config = files.config
     computes = (
         files.recipe.pooling != OTHER_MODULES
         and config.get("model_type") in _ARCHITECTURES
+        and "bfloat16" not in (config.get("dtype"), config.get("torch_dtype"))
         and not config.get("auto_map")
         and not config.get("is_decoder")
         and config.get("hidden_act", "gelu") == "gelu"
@@ -68,15 +68,12 @@ class OnnxBert:
     def __init__(self, files: ModelFiles, options: Options) -> None:
         runtime = require("onnxruntime", "minilm")
         recipe = files.recipe
-        self._files, self._config = files, files.read_json(f"{recipe.folder}config.json")
+        self._files, self._config = files, files.config
         self._weights = _read_weights(files, _ARCHITECTURES[self._config["model_type"]])
-        self.layers: Layers = options.layers
+        self.layers = options.resolve_layers(self._config["num_hidden_layers"], files.name)
         self.pooling, self.dimension = recipe.pooling, self._config["hidden_size"]
-        n_layers = self._config["num_hidden_layers"]
-        if options.layers != "last":
-            self.layers = resolve_layers(options.layers, n_layers, files.name)
+        if self.layers != "last":
             self.pooling, self.dimension = "mean+unit", self.dimension * len(self.layers)
-            n_layers = max(self.layers)
         self.batch_size = options.batch_size or 64
         self._words = self._weight("embeddings.word_embeddings.weight")
         self._positions = self._position_rows()
@@ -84,7 +81,7 @@ class OnnxBert:
         limit = settings.get("model_max_length") or len(self._positions)  # 1e30 means none
         self.max_length = int(min(recipe.max_length or limit, len(self._positions)))
         self._tokenizer = _tokenizer(files, self.max_length)
-        self._session = _session(runtime, *self._graph(n_layers))
+        self._session = _session(runtime, *self._graph())
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, cut to the model's maximum length."""
@@ -118,9 +115,10 @@ class OnnxBert:
             table = table[self._config.get("pad_token_id", 1) + 1 :]
         return table + self._weight("embeddings.token_type_embeddings.weight")[0]
 
-    def _graph(self, n_layers: int) -> tuple[Graph, str]:
+    def _graph(self) -> tuple[Graph, str]:
         """Write the layers and the pooling; return the graph and the name of its output."""
         graph, heads = Graph(), self._config["num_attention_heads"]
+        n_layers = self._config["num_hidden_layers"] if self.layers == "last" else max(self.layers)
         eps = float(self._config.get("layer_norm_eps", 1e-12))
 
         def vector(key: str) -> str:
@@ -171,17 +169,11 @@ def _mapped(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     try:
         content = np.memmap(path, dtype=np.uint8, mode="r")
         start = 8 + int(content[:8].view("<u8")[0])
-        described = json.loads(bytes(content[8:start]))
-        described.pop("__metadata__", None)
-        for key, about in described.items():
-            first, last = (start + offset for offset in about["data_offsets"])
-            values = content[first:last]
-            if about["dtype"] == "BF16":  # the upper half of a float32
-                wide = np.zeros((len(values) // 2, 2), dtype="<u2")
-                wide[:, 1] = values.view("<u2")
-                yield key, wide.view("<f4").reshape(about["shape"])
-            elif about["dtype"] in _DTYPES:  # others are positions and masks, not weights
-                yield key, values.view(_DTYPES[about["dtype"]]).reshape(about["shape"])
+        for key, about in json.loads(bytes(content[8:start])).items():
+            if about.get("dtype") in _DTYPES:  # others are positions and masks, not weights
+                first, last = (start + offset for offset in about["data_offsets"])
+                values = content[first:last].view(_DTYPES[about["dtype"]])
+                yield key, values.reshape(about["shape"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise KldaError(f"The model can't be loaded: {path} is damaged: {error}.") from error
 

@@ -1,20 +1,20 @@
-"""How a network runs: on ONNX Runtime or torch, on which device, in which number format."""
+"""How a network runs: by ONNX Runtime or torch, on which device, in which number format."""
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
+import re
 import sys
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from klda.encoders.base import Layers, Precision
-from klda.engine.cpus import usable_cpus
-from klda.errors import KldaError, require
+from klda.checks import check_count
+from klda.errors import KldaError
 
+Layers = tuple[int, ...] | Literal["last"]
 Engine = Literal["auto", "onnx", "torch"]
-# Architectures whose activations exceed float16's range.
-_WIDE = ("t5", "mt5", "umt5", "longt5", "gemma", "gemma2", "gemma3", "gemma3_text")
+Precision = Literal["auto", "float32", "float16", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,17 @@ class Options:
     layers: Layers = "last"
     batch_size: int | None = None
     precision: Precision = "auto"
-    engine: str = "auto"
+    engine: Engine = "auto"
     trust_remote_code: bool = False
+    prompt: str | None = None  # put before each text; None is the model's own, if it has one
 
     def __post_init__(self) -> None:
+        if self.batch_size is not None:
+            check_count("batch_size", self.batch_size)
+        if not re.fullmatch(r"auto|(cpu|cuda|mps|xpu)(:\d+)?", self.device):
+            raise KldaError(
+                f'device={self.device!r} is not a device: give "auto", "cpu" or "cuda".'
+            )
         if self.engine not in get_args(Engine):
             raise KldaError(f'engine={self.engine!r} is not valid: give "auto", "onnx" or "torch".')
         if self.precision not in get_args(Precision):
@@ -47,45 +54,26 @@ class Options:
                 "positions, from safetensors files and a tokenizer.json, on a CPU in float32. Give "
                 'engine="auto" or "torch".'
             )
-        if self.engine == "auto":
-            return "onnx" if fits and prefers_onnx(self.device) else "torch"
-        return self.engine
+        if self.engine != "auto":
+            return self.engine
+        if not fits or (self.device == "auto" and _has_gpu()):
+            return "torch"
+        return "onnx" if can_run_onnx() or not is_installed("torch") else "torch"
 
-    def on_torch(self, config: dict[str, Any]) -> tuple[Any, Any]:
-        """Choose torch's device, a GPU if there is one, and the number format of the weights.
-
-        ``"auto"`` is float32 on a CPU and half precision on a GPU: bfloat16 for models that exceed
-        float16's range (T5) or were published in bfloat16, as their `config` says, else float16,
-        whose rounding error is an eighth of bfloat16's.
-        """
-        torch = require("torch", "text")
-        device = self._torch_device(torch)
-        if device.type == "cpu":
-            # torch does not see a quota of this process.
-            torch.set_num_threads(min(torch.get_num_threads(), usable_cpus()))
-        if self.precision != "auto":
-            return device, getattr(torch, self.precision)
-        if device.type != "cuda":
-            return device, torch.float32
-        published = config.get("dtype") or config.get("torch_dtype")
-        is_wide = config.get("model_type") in _WIDE or published == "bfloat16"
-        return device, torch.bfloat16 if is_wide else torch.float16
-
-    def _torch_device(self, torch: Any) -> Any:
-        if self.device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            device = torch.device(self.device)
-        except (RuntimeError, TypeError) as error:
-            raise KldaError(
-                f'device={self.device!r} is not a device: give "auto", "cpu" or "cuda".'
-            ) from error
-        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-            raise KldaError(
-                f"device={self.device!r}: this computer has {torch.cuda.device_count()} CUDA "
-                'devices. Give "auto" or "cpu".'
-            )
-        return device
+    def resolve_layers(self, n_layers: int, name: str) -> Layers:
+        """Return layer numbers from 0 (the embedding) to `n_layers`; -1 is the last layer."""
+        if self.layers == "last":
+            return "last"
+        found = tuple(n_layers + 1 + layer if layer < 0 else layer for layer in self.layers)
+        for layer, number in zip(self.layers, found, strict=True):
+            if not 0 <= number <= n_layers:
+                raise KldaError(
+                    f"layers={self.layers!r}: the model {name!r} has no layer {layer}. It has "
+                    f"layers 0 (the embedding) to {n_layers} (the last one, also -1)."
+                )
+        if len(set(found)) < len(found):
+            raise KldaError(f"layers={self.layers!r} names a layer of {name!r} twice.")
+        return found
 
     def require_last_layer(self, name: str) -> None:
         """Raise if other layers are asked of a network that has one feature only."""
@@ -99,13 +87,6 @@ class Options:
 DEFAULT = Options()
 
 
-def prefers_onnx(device: str = "auto") -> bool:
-    """Check whether ONNX Runtime is the better choice for models that it can run."""
-    if not is_installed("torch"):
-        return True
-    return can_run_onnx() and not _uses_gpu(device)
-
-
 def can_run_onnx() -> bool:
     """Check whether ONNX Runtime and tokenizers are installed, without importing them."""
     return is_installed("onnxruntime") and is_installed("tokenizers")
@@ -116,20 +97,15 @@ def is_installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-def _uses_gpu(device: str) -> bool:
-    """Check whether a device setting means a GPU, importing torch only if there may be one."""
-    if device != "auto":
-        return device != "cpu"
-    if not ("torch" in sys.modules or _has_cuda_driver()):
+def _has_gpu() -> bool:
+    """Check whether torch has a GPU, importing it only if there may be one."""
+    if not is_installed("torch"):
         return False
+    if "torch" not in sys.modules:
+        try:
+            ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        except OSError:
+            return False
     import torch
 
     return bool(torch.cuda.is_available())
-
-
-def _has_cuda_driver() -> bool:
-    try:
-        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-    except OSError:
-        return False
-    return True

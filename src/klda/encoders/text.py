@@ -3,50 +3,48 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from klda.checks import checked_texts
-from klda.encoders.base import FrozenModel, collect
-from klda.encoders.files import OTHER_MODULES, ModelFiles
-from klda.encoders.onnx_bert import OnnxBert, is_bert
+from klda.encoders.encoder import Network, NetworkEncoder, gather
+from klda.encoders.model_files import ModelFiles
 from klda.encoders.options import Options
-from klda.encoders.pretrained import SentenceTransformersNetwork, TransformerNetwork
-from klda.encoders.progress import Show
 from klda.errors import KldaError
+from klda.progress import Show
 
 _WINDOW = 16384  # texts tokenized at a time: bounds memory, and still sorts well by length
-TextNetwork = OnnxBert | TransformerNetwork | SentenceTransformersNetwork
-
-
-def load_network(files: ModelFiles, options: Options) -> TextNetwork:
-    """Load the network that fits a model's folder."""
-    if options.choose_engine(files.name, is_bert(files)) == "onnx":
-        return OnnxBert(files, options)
-    if files.recipe.pooling == OTHER_MODULES:
-        return SentenceTransformersNetwork(files, options)
-    return TransformerNetwork(files, options)
 
 
 class Tokens(list[list[Any]]):
     """The tokens of each text: what `TextEncoder.prepare` returns and ``encode`` accepts."""
 
 
-class TextEncoder(FrozenModel):
+class TextEncoder(NetworkEncoder):
     """Texts to rows: tokenizes, groups texts of similar length, and runs a network on them."""
 
     modality = "text"
 
-    def __init__(self, files: ModelFiles, network: TextNetwork) -> None:
-        super().__init__(files, network)
+    def __init__(
+        self,
+        files: ModelFiles,
+        options: Options,
+        network: Callable[[ModelFiles, Options], Network],
+    ) -> None:
+        super().__init__(files, options, network)
+        self.prompt = files.recipe.prompt if options.prompt is None else options.prompt
         self._tokenizer_lock = threading.Lock()  # a tokenizer has state while it works
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Describe the features; see :meth:`Encoder.fingerprint`."""
+        return super().fingerprint() | ({"prompt": self.prompt} if self.prompt else {})
 
     def encode(self, inputs: Any, *, progress: Show = False) -> np.ndarray:
         """Turn texts, or the `Tokens` that `prepare` made of them, into features."""
         checked = inputs if isinstance(inputs, Tokens) else checked_texts(inputs)
-        return collect(self, len(checked), self._batches(checked), progress=progress)
+        return gather(self, len(checked), self._batches(checked), progress=progress)
 
     def prepare(self, inputs: Any) -> Tokens:
         """Tokenize texts, for instance in a thread while the network encodes others."""
@@ -66,8 +64,11 @@ class TextEncoder(FrozenModel):
 
     def _tokenize(self, texts: Sequence[str], start: int) -> list[list[Any]]:
         """Return the tokens of the texts in the window that begins at `start`."""
+        window = texts[start : start + _WINDOW]
+        if self.prompt:
+            window = [f"{self.prompt}{text.strip()}" for text in window]
         with self._tokenizer_lock:
-            tokens = self.network.tokenize(texts[start : start + _WINDOW])
+            tokens = self.network.tokenize(window)
         empty = next((at for at, ids in enumerate(tokens) if not ids), None)
         if empty is not None:
             raise KldaError(
@@ -97,3 +98,15 @@ def length_batches(
         count = max(1, min(batch_size, max_tokens // longest))
         yield order[start : start + count]
         start += count
+
+
+def padded(tokens: Sequence[Sequence[int]], pad_token: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids of some texts in one array, and where they are tokens.
+
+    Padded on the right whatever the tokenizer says, so that a text's positions stay the same.
+    """
+    lengths = np.array([len(ids) for ids in tokens])
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    ids = np.full(mask.shape, pad_token, dtype=np.int64)
+    ids[mask] = np.concatenate([np.asarray(row) for row in tokens])
+    return ids, mask.astype(np.int64)

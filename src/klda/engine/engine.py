@@ -236,7 +236,8 @@ class Engine:
             if own_map is model.map
             else Declared()
         )
-        kept, self._factored = self._factored, None
+        # What was kept is of the map's own features: it says nothing about the kernel between rows.
+        kept, self._factored = self._factored if own_map is model.map else None, None
         size = model.map.n_components
         is_random = isinstance(own_map, FourierMap)
         solved = solve(statistics, parameters, size, named, kept, random_features=is_random)

@@ -44,7 +44,6 @@ FORMAT_VERSION = 3
 DOCUMENT = "model.json"
 LOCK = ".lock"
 JOURNAL = "journal.db"  # a database, for changes that the model does not have yet
-LAST_CHANGE = "journal.last"  # which of them came last
 LEARNING = ".learning"  # a folder in a model folder, with the progress of a long learn
 NOTHING = ""  # what a save replaces that must not replace any model
 
@@ -155,7 +154,10 @@ def writer_lock(path: str | Path, *, timeout: float = 0.0) -> Iterator[None]:
         holder = _holder(folder)
         what_to_do = "Wait until it has finished, or stop it, then try again."
         if " serve " in holder:
-            what_to_do = "It is a service: teach it over HTTP or on its page, or stop it first."
+            what_to_do = (
+                "It is a service: teach it with klda learn --server URL, over HTTP or on its page, "
+                "or stop it first."
+            )
         raise ModelBusyError(
             f"Another process is writing to the model folder {folder}{holder}. {what_to_do}"
         ) from error
@@ -291,7 +293,7 @@ def check_replaceable(path: str | Path, replaces: str | None) -> None:
 
 def _is_ours(name: str) -> bool:
     return name in (LOCK, DOCUMENT, LEARNING) or bool(
-        name.startswith((JOURNAL, LAST_CHANGE)) or _ARRAY_FILE.match(name) or _TEMPORARY.match(name)
+        name.startswith(JOURNAL) or _ARRAY_FILE.match(name) or _TEMPORARY.match(name)
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,12 +10,13 @@ import numpy as np
 
 from klda import encoders
 from klda.checks import Modality, checked_inputs
+from klda.data import GUESSED, Batch, Layout, open_tables, read
+from klda.data.frames import is_frame, open_frame
 from klda.data.threads import map_behind
-from klda.encoders.progress import Show
 from klda.errors import KldaError
 from klda.labels import Label, check_one_each, plain_labels
+from klda.progress import Show
 
-ENCODER_MEMBERS = [name for name in vars(encoders.Encoder) if not name.startswith("_")]
 FINGERPRINT_KEYS = ("name", "modality", "revision", "pooling", "layers", "dimension")
 Labels = Sequence[Label] | np.ndarray
 EncodedBatch = tuple[np.ndarray, Labels, Sequence[str] | None]
@@ -42,7 +43,7 @@ class InputEncoder:
         cls,
         fingerprint: dict[str, Any],
         options: dict[str, Any],
-        model: str | Path | encoders.Encoder | None,
+        model: Any,
     ) -> InputEncoder:
         """Return the encoder of a stored model; given a model, it is opened and compared now."""
         name, modality, _ = (fingerprint[key] for key in ("name", "modality", "layers"))
@@ -71,19 +72,63 @@ class InputEncoder:
     def encoder(self) -> encoders.Encoder:
         """The foundation model."""
         if self._encoder is None:
-            self._encoder = self._opened(self.fingerprint["name"])
+            self._encoder = self._opened(None)
         return self._encoder
 
-    def _opened(self, model: str | Path | encoders.Encoder) -> encoders.Encoder:
-        """Open a foundation model as the fingerprint says, and compare it with that."""
-        fixed = {name: self.fingerprint[name] for name in ("layers", "modality")}
-        encoder = open_encoder(model, fixed | self.options)
+    def _opened(self, model: Any) -> encoders.Encoder:
+        """Open the foundation model that the fingerprint describes, and compare it with that."""
+        encoder = encoders.reopen(self.fingerprint, model, **self.options)
         check_same_features(self.fingerprint, encoder.fingerprint(), "the one at hand")
         return encoder
 
-    def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
-        """Check and encode inputs."""
-        return self.encoder.encode(checked_inputs(inputs, self.modality), progress=progress)
+    def encode(
+        self, inputs: Any, *, text: str | Sequence[str] | None = None, progress: bool = False
+    ) -> np.ndarray:
+        """Check and encode inputs: a sequence, or columns of a table, those of the `text`."""
+        return self.encoder.encode(self._taken(inputs, text), progress=progress)
+
+    def _taken(self, inputs: Any, text: str | Sequence[str] | None = None) -> Any:
+        is_table = isinstance(inputs, Path) or (is_frame(inputs) and self.modality == "text")
+        if text is not None or is_table:
+            batches = self._of_table(inputs, Layout(text), labels=False)
+            inputs = [value for some, _ in batches for value in some]
+        return checked_inputs(inputs, self.modality)
+
+    def given(
+        self,
+        inputs: Any,
+        labels: Any,
+        layout: Layout = GUESSED,
+        classes: Collection[Label] = (),
+        ids: Sequence[str] | None = None,
+    ) -> Iterable[Any]:
+        """Return batches of inputs and labels: as they are, of a table, or all in one."""
+        if labels is not None:
+            if layout.label is not None:
+                raise KldaError("labels and label both say which labels: leave out one of them.")
+            return [
+                (inputs if layout.input is None else self._taken(inputs, layout.input), labels, ids)
+            ]
+        if ids is not None:
+            raise KldaError("ids goes with labels; batches are (inputs, labels, ids).")
+        if layout == GUESSED and not is_frame(inputs) and not isinstance(inputs, Path):
+            return inputs
+        return self._of_table(inputs, layout, classes)
+
+    def _of_table(
+        self, table: Any, layout: Layout, classes: Collection[Label] = (), *, labels: bool = True
+    ) -> Iterator[tuple[Any, list[Label] | None]]:
+        if not is_frame(table) and not isinstance(table, Path):
+            raise KldaError(
+                f"text and label name columns of a table, and inputs is a {type(table).__name__}: "
+                "leave them out."
+            )
+        options: Any = {"modality": self.modality, "layout": layout, "classes": classes}
+        if isinstance(table, Path):
+            batches: Iterator[Batch] = read(open_tables(table, **options), labels=labels)
+        else:
+            batches = open_frame(table, **options).batches(labels=labels)
+        return ((batch.inputs, batch.labels) for batch in batches)
 
     def batches(self, batches: Iterable[Any], *, progress: Show = False) -> Iterator[EncodedBatch]:
         """Encode batches of (inputs, labels) or (inputs, labels, ids), one at a time.
@@ -114,7 +159,7 @@ class InputEncoder:
                 "(inputs, labels) pairs."
             )
         ids = list(batch[2]) if len(batch) == 3 and batch[2] is not None else None
-        inputs, labels = checked_inputs(batch[0], self.modality), plain_labels(batch[1])
+        inputs, labels = self._taken(batch[0]), plain_labels(batch[1])
         # A copy: the caller may use its list again for the next batch.
         return list(inputs) if self.modality == "text" else inputs, labels, ids
 
@@ -141,29 +186,12 @@ def _described(fingerprint: dict[str, Any]) -> str:
     return f"{fingerprint.get('name')!r} ({parts})"
 
 
-def open_encoder(model: str | Path | encoders.Encoder, options: dict[str, Any]) -> encoders.Encoder:
-    """Open a foundation model, by name unless it is one."""
-    if not isinstance(model, str | Path):
-        _check_encoder(model)
-        return model
-    try:
-        if str(model) not in encoders.MODELS and Path(model).is_dir():
-            model = Path(model).resolve()  # a model folder must find it from any working directory
-        return encoders.load(model, **({"layers": "auto"} | options))
-    except OSError as error:  # such as a name that is too long for a file
-        reason = error.strerror or error
-        raise FoundationModelError(f"model={str(model)!r} can't be opened: {reason}.") from error
-
-
-def _check_encoder(model: Any) -> None:
-    """Raise if an object that is given as a foundation model can't be one."""
-    lacks = [name for name in ENCODER_MEMBERS if not hasattr(model, name)]
-    if not lacks:
-        described = model.fingerprint()
-        lacks = [f"{key!r} in its fingerprint" for key in FINGERPRINT_KEYS if key not in described]
-    if lacks:
+def open_encoder(model: Any, options: dict[str, Any]) -> encoders.Encoder:
+    """Open a foundation model: a name, a folder, a URL, a function, or an object that encodes."""
+    encoder = encoders.load(model, **({"layers": "auto"} | options))
+    described = encoder.fingerprint()
+    if lacks := [repr(key) for key in FINGERPRINT_KEYS if key not in described]:
         raise FoundationModelError(
-            f"model={model!r:.80} can't be used: it has no {', '.join(lacks)}. Give the name of a "
-            "foundation model, a folder, 'features' for rows that you have computed, or an object "
-            "with the members of klda.encoders.Encoder."
+            f"model={model!r:.80} can't be used: its fingerprint has no {', '.join(lacks)}."
         )
+    return encoder

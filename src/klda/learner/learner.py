@@ -16,9 +16,9 @@ import numpy as np
 
 from klda import encoders
 from klda.checks import REFUSED, check_count, check_fraction
+from klda.data import Layout
 from klda.data.threads import map_behind
-from klda.encoders.probes import gamma_for
-from klda.encoders.progress import Show
+from klda.encoders.bandwidth import gamma_for
 from klda.engine.checks import (
     check_label_kind,
     check_labels_known,
@@ -41,6 +41,7 @@ from klda.learner.evaluation import Evaluation
 from klda.learner.explanation import Explanation, explain_rows
 from klda.learner.inputs import InputEncoder, Labels, check_same_features, open_encoder
 from klda.learner.overlap import check_no_overlap, learned
+from klda.progress import Show
 
 # Older entries are dropped from the history: a service that learns all day must not grow forever.
 HISTORY_LENGTH = 1000
@@ -69,9 +70,10 @@ class Learner:
 
     Parameters
     ----------
-    model : str, Path or Encoder
+    model : str, Path, callable or object
         The frozen foundation model: a name out of ``klda.encoders.MODELS``, a hub name, a local
-        folder, ``"features"`` for rows computed elsewhere, or an encoder.
+        folder, the URL of a server of embeddings, ``"features"`` for rows computed elsewhere, a
+        function from texts to rows, or an object with ``encode``; see :func:`klda.encoders.load`.
     classifier : KLDA, LDA or Parameters, optional
         Whose parameters to use. By default those of a KLDA with fixed random features, so that
         learners trained separately can be merged, and a bandwidth that for texts depends on the
@@ -86,8 +88,8 @@ class Learner:
         few, as far as names prove to tell classes apart.
     **options
         Passed to :func:`klda.encoders.load`: ``device``, ``layers``, ``batch_size``,
-        ``modality``, ``trust_remote_code``. By default ``layers="auto"``: the layers that suit the
-        named model best.
+        ``modality``, ``prompt``, ``model``, ``name`` and others. By default ``layers="auto"``: the
+        layers that suit the named model best.
 
     Attributes
     ----------
@@ -120,16 +122,19 @@ class Learner:
 
     def __init__(
         self,
-        model: str | Path | encoders.Encoder = "minilm",
+        foundation: Any = "minilm",
+        /,
         *,
         classifier: Any = None,
         keep: str | None = None,
         names: bool = True,
         **options: Any,
     ) -> None:
+        if "model" in options and not encoders.is_url(foundation):  # where it is a server's model
+            foundation = options.pop("model")
         if keep not in (None, "features"):
             raise KldaError(f"keep={keep!r} is not known; use None or 'features'.")
-        encoder = open_encoder(model, options)
+        encoder = open_encoder(foundation, options)
         self._inputs = InputEncoder(encoder.fingerprint(), options, encoder)
         if classifier is None:
             gamma = gamma_for(encoder) if encoder.modality == "text" else "auto"
@@ -227,6 +232,8 @@ class Learner:
         inputs: Any,
         labels: Labels | None = None,
         *,
+        text: str | Sequence[str] | None = None,
+        label: str | None = None,
         ids: Sequence[str] | None = None,
         source: str | Path | None = None,
         progress: bool = False,
@@ -235,13 +242,17 @@ class Learner:
 
         Parameters
         ----------
-        inputs : sequence, or iterable of (inputs, labels)
-            Texts, images (paths, PIL images, arrays) or feature rows. Without `labels`: an iterable
-            of batches, taken one at a time, so that it may be larger than the memory. While one is
-            encoded, the one before is learned and the next is tokenised, in threads. If any batch
-            fails, none is learned.
+        inputs : sequence, table, or iterable of (inputs, labels)
+            Texts, images (paths, PIL images, arrays) or feature rows. Without `labels`: a table
+            that has them (pandas, polars, pyarrow, a Hugging Face dataset), the ``Path`` of a file
+            or folder, or an iterable of batches, taken one at a time, so that it may be larger than
+            the memory. While one is encoded, the one before is learned and the next is tokenised,
+            in threads. If any batch fails, none is learned.
         labels : sequence of str or int, optional
             One label per input.
+        text, label : str, optional
+            Columns of a table, where names and contents don't tell; several columns of text are
+            joined.
         ids : sequence of str, optional
             An id for each input, to forget it by later; needs ``keep="features"``. Without, inputs
             get running numbers. In batches it is the third of (inputs, labels, ids).
@@ -250,14 +261,13 @@ class Learner:
         progress : bool
             Show a progress bar if standard error is a terminal.
         """
+        batches = self._inputs.given(inputs, labels, Layout(text, label), self.classes, ids)
         if labels is not None:
-            (batch,) = self._inputs.batches([(inputs, labels, ids)], progress=progress)
+            (batch,) = self._inputs.batches(batches, progress=progress)
             return self.learn_rows(*batch, source=source)
-        if ids is not None:
-            raise KldaError("ids goes with labels; batches are (inputs, labels, ids).")
         with self._lock:  # what others taught meanwhile would be lost
             draft = self.copy()
-            draft.learn_batches(inputs, progress=progress)
+            draft.learn_batches(batches, progress=progress)
             if draft.samples == self.samples:
                 raise KldaError("inputs is empty: there is nothing to learn.")
             return self.commit(draft, source)
@@ -541,6 +551,7 @@ class Learner:
                 check_same_parameters(self.parameters, other.parameters)
                 start = Engine(Model.new(model.map, keep_all=self.keeps_all))
             check_same_map(start.model.map, model.map)
+            _warn_of_others(self.parameters, other.parameters)
             check_label_kind(np.array([*self.classes][:1]), [*other.classes][:1], "other")
             contents = list(learned(other))
             with self._changing("merge", other.origin, start, names, contents=contents) as engine:
@@ -663,6 +674,7 @@ class Learner:
         self,
         inputs: Any,
         *,
+        text: str | Sequence[str] | None = None,
         reject: float | None = None,
         by_class: bool = False,
         progress: bool = False,
@@ -671,8 +683,10 @@ class Learner:
 
         Parameters
         ----------
-        inputs : sequence
+        inputs : sequence or table
             Texts, images or feature rows.
+        text : str, optional
+            Column of a table, or columns to be joined; found by name or content without it.
         reject : float, optional
             Answer ``"unknown"`` (-1 where classes are integers) for inputs unlike anything
             learned, at the cost of refusing this fraction of the known ones; 0.05 is a fair choice.
@@ -685,11 +699,13 @@ class Learner:
             Labels.
         """
         self._check_has_classes()
+        if reject is not None:
+            self._check_can_reject(reject)
+        rows = self._checked_rows(self._inputs.encode(inputs, text=text, progress=progress))
         if reject is None:
-            return self.predict_rows(self.encode(inputs, progress=progress))
-        self._check_can_reject(reject)
+            return self.predict_rows(rows)
         solution = self.solution
-        answers = solution.answer(self.encode(inputs, progress=progress), novelty=True)
+        answers = solution.answer(rows, novelty=True)
         known = answers.novelty <= solution.limits(answers, reject, by_class=by_class)
         return np.where(known, answers.labels[:, 0], _unknown(solution))
 
@@ -731,6 +747,10 @@ class Learner:
         self._check_has_classes()
         rows = self.encode(inputs, progress=progress)
         return self.engine.solution(self.parameters).scores(rows)
+
+    def answer(self, inputs: Any, *, top: int = 5, reject: float = REFUSED) -> list[Answer]:
+        """Answer for inputs as :meth:`answer_rows` does for feature rows."""
+        return self.answer_rows(self.encode(inputs), top=top, reject=reject)
 
     def answer_rows(
         self, rows: np.ndarray, *, top: int = 5, reject: float = REFUSED
@@ -829,19 +849,28 @@ class Learner:
         )
 
     def evaluate(
-        self, inputs: Any, labels: Labels | None = None, *, progress: Show = False
+        self,
+        inputs: Any,
+        labels: Labels | None = None,
+        *,
+        text: str | Sequence[str] | None = None,
+        label: str | None = None,
+        progress: Show = False,
     ) -> Evaluation:
         """Compare the answers with the true labels.
 
         Parameters
         ----------
-        inputs : sequence, or iterable of (inputs, labels)
-            Texts, images or feature rows; without `labels`, an iterable of batches.
+        inputs : sequence, table, or iterable of (inputs, labels)
+            Texts, images or feature rows; without `labels`, a table that has them, or an iterable
+            of batches.
         labels : sequence of str or int, optional
             One label per input; classes never learned count as wrong.
+        text, label : str, optional
+            Columns of a table, as for :meth:`learn`.
         """
         solution = self.solution
-        batches: Iterable[Any] = inputs if labels is None else [(inputs, labels)]
+        batches = self._inputs.given(inputs, labels, Layout(text, label), self.classes)
         truth: list[np.ndarray] = []
         answers: list[np.ndarray] = []
         sure: list[np.ndarray] = []
@@ -980,6 +1009,21 @@ class Learner:
             learner = cls.unpack(content, model=model, **options)
         learner._origin = (Path(path).resolve(), content.generation)
         return learner
+
+
+def _warn_of_others(ours: Parameters, theirs: Parameters) -> None:
+    """Warn if another learner's model is solved with other parameters, which a merge leaves out."""
+    names = ("ridge", "rule", "priors", "calibrated", "small_sample_correction")
+    different = [
+        f"{name}={getattr(theirs, name)!r}, not {getattr(ours, name)!r}"
+        for name in names
+        if getattr(theirs, name) != getattr(ours, name)
+    ]
+    if different:
+        warnings.warn(
+            f"The other model was made with {'; '.join(different)}. This one's are kept.",
+            stacklevel=3,
+        )
 
 
 def _unknown(solution: Solution) -> Label:

@@ -19,7 +19,9 @@ def check_no_overlap(learner: Any, other: Any) -> None:
         reason = "both models have learned the same samples, which would count twice"
     else:
         return
-    raise KldaError(f"Nothing was merged: {reason}. If that is what you want, use allow_same.")
+    raise KldaError(
+        f"Nothing was merged: {reason}. To merge them anyway, use allow_same (--allow-same)."
+    )
 
 
 def learned(learner: Any) -> dict[str, str]:

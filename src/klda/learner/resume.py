@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from klda.data import Batch, Position, Table, identity
-from klda.encoders.progress import Show
 from klda.errors import KldaError
 from klda.learner import folder as folders
 from klda.learner.learner import Learner
+from klda.progress import Show
 from klda.version import __version__
 
 EVERY = 180.0  # seconds between checkpoints
@@ -40,20 +40,19 @@ class CheckpointWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Progress:
-    """What a learn does and how far it has come, as its checkpoint says."""
+    """What a learn does and how far it has come, saved with the model so far."""
 
     run: str  # names the learn
     base: str | None  # generation of the model that it adds to
     files: list[dict[str, Any]]  # all its files: the path, and what shows whether one has changed
-    columns: list[str | None]  # names of the columns of inputs and labels
+    columns: list[Any]  # names of the columns of inputs and labels, if they were given
     file: int = 0  # it has learned this many files,
     rows: int = 0  # and this many rows of the next
     samples: int = 0  # rows learned in all
 
     def __str__(self) -> str:
-        return (
-            f"{self.samples:,} rows, up to row {self.rows:,} of {Path(self.paths[self.file]).name}"
-        )
+        name = Path(self.paths[self.file]).name
+        return f"{self.samples:,} rows, up to row {self.rows:,} of {name}"
 
     @property
     def paths(self) -> list[str]:
@@ -64,9 +63,7 @@ class Progress:
     def contents(self) -> list[str]:
         """Names what is in each file, wherever it is, and the columns; "" for a pipe."""
         return [
-            hashlib.sha256(json.dumps([content, self.columns]).encode()).hexdigest()[:16]
-            if (content := file.get("content"))
-            else ""
+            _digest([file["content"], self.columns]) if "content" in file else ""
             for file in self.files
         ]
 
@@ -100,21 +97,20 @@ class ResumableLearn:
         self.folder, self.tables, self._fraction = Path(folder), list(tables), fraction
         self.complete = False  # whether there is nothing left to learn
         self._at = self.folder / folders.LEARNING
-        stored = folders.load(self.folder) if folders.exists(self.folder) else None
-        history: list[dict[str, Any]] = stored.document["history"] if stored else []
+        self._stored: folders.StoredModel | None = None  # the model of the checkpoint
+        model = folders.load(self.folder) if folders.exists(self.folder) else None
+        history: list[dict[str, Any]] = model.document["history"] if model else []
         self._runs = {entry.get("run") for entry in history}
-        self._progress = Progress(
-            uuid.uuid4().hex,
-            stored.generation if stored else None,
-            [{"path": str(table.path.resolve()), **identity(table.path)} for table in tables],
-            [tables[0].columns.input, tables[0].columns.label],
-        )
-        contents = self._progress.contents
-        repeatable = all(contents)  # what came through a pipe can't be read again
-        self.every = every if repeatable else 0.0
-        learned = [entry.get("contents") for entry in history]
+        files = [{"path": str(table.path.resolve()), **identity(table.path)} for table in tables]
+        inputs, label = tables[0].layout.inputs, tables[0].layout.label
+        columns = [list(inputs) if len(inputs) > 1 else next(iter(inputs), None), label]
+        base = model.generation if model else None
+        self._progress = Progress(uuid.uuid4().hex, base, files, columns)
+        contents, learned = self._progress.contents, [entry.get("contents") for entry in history]
+        # What came through a pipe can't be read again.
+        self.every = every if all(contents) else 0.0
         # Whether the model has learned the same files in one go before.
-        self.learned_before = repeatable and contents in learned
+        self.learned_before = all(contents) and contents in learned
         # Files whose content was learned before, or comes twice.
         seen = {content for one in learned for content in one or ()}
         self.repeated = [
@@ -122,7 +118,6 @@ class ResumableLearn:
             for i, table in enumerate(tables)
             if contents[i] and contents[i] in {*seen, *contents[:i]}
         ]
-        self._stored: folders.StoredModel | None = None
         self._due = 0.0
 
     @property
@@ -165,36 +160,28 @@ class ResumableLearn:
         elif finished:
             self.complete = True
         else:
-            self._check_unchanged(progress, stored.document["klda_version"])
+            self._check(self._changes(progress, stored.document["klda_version"]))
             self._stored = stored
             self._progress = replace(progress, files=self._progress.files)
 
-    def _check_unchanged(self, progress: Progress, version: str) -> None:
+    def _check(self, reasons: Iterable[str]) -> None:
+        for reason in reasons:
+            raise CheckpointError(
+                f"The unfinished learn in {self.folder} can't be resumed: {reason}. To start over, "
+                "use --restart."
+            )
+
+    def _changes(self, progress: Progress, version: str) -> Iterator[str]:
+        """Yield what is not as it was at the checkpoint."""
         ours = self._progress
         if progress.paths != ours.paths:
-            raise self._refused(f"it learns {named(progress.paths)}, not {named(ours.paths)}")
-        self._check_same(
-            {"klda": version, "columns": progress.columns},
-            {"klda": __version__, "columns": ours.columns},
-        )
+            yield f"it learns {named(progress.paths)}, not {named(ours.paths)}"
+        then = {"klda": version, "columns": progress.columns}
+        yield from _differences(then, {"klda": __version__, "columns": ours.columns})
         begun = zip(progress.files[: progress.file + 1], ours.files, strict=False)
-        changed = [now["path"] for then, now in begun if then != now]  # the others may change
+        yield from (f"{now['path']} was changed since" for old, now in begun if old != now)
         if progress.base != ours.base:
-            changed.append("the model")
-        if changed:
-            raise self._refused(f"{changed[0]} was changed since")
-
-    def _check_same(self, then: dict[str, Any], now: dict[str, Any]) -> None:
-        for name in then | now:
-            old, new = then.get(name), now.get(name)
-            if old != new:
-                raise self._refused(f"it was begun with {name}={old!r}, not {new!r}: give the same")
-
-    def _refused(self, reason: str) -> CheckpointError:
-        return CheckpointError(
-            f"The unfinished learn in {self.folder} can't be resumed: {reason}. To start over, use "
-            "--restart."
-        )
+            yield "the model was changed since"
 
     def learn(self, learner: Learner, batches: Iterable[Batch], *, progress: Show = False) -> None:
         """Learn what is left, from `place` on; the learner changes when all of it is learned.
@@ -213,7 +200,7 @@ class ResumableLearn:
             device = learner.parameters.device
             with folders.damage_named(self._at):
                 draft = Learner.unpack(self._stored, model=learner.encoder, device=device)
-            self._check_same(_options(draft), _options(learner))
+            self._check(_differences(_options(draft), _options(learner)))
         before = draft.samples - self.samples
         ends: dict[int, Position] = {}  # of the batches read, by the rows read so far
 
@@ -274,6 +261,17 @@ def named(paths: Iterable[str | Path]) -> str:
     names = [Path(path).name for path in paths]
     more = len(names) - NAMED_FILES
     return ", ".join(names[:NAMED_FILES]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
+
+
+def _differences(then: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    for name in then | now:
+        old, new = then.get(name), now.get(name)
+        if old != new:
+            yield f"it was begun with {name}={old!r}, not {new!r}: give the same"
 
 
 def _options(learner: Learner) -> dict[str, Any]:

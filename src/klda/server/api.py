@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.security import HTTPBearer
@@ -72,52 +72,69 @@ async def explain(body: schemas.ExplainBody, service: CurrentService) -> Any:
     return await service.explain((await inputs_of(service, *body.inputs()))[0])
 
 
-@router.post("/learn", response_model=schemas.LearnAnswer, tags=["teach"])
+def _answer(service: Service, made: Change) -> dict[str, Any]:
+    snapshot = service.snapshot
+    return {
+        "version": made.number,
+        "classes": len(snapshot.counts),
+        "samples": snapshot.samples,
+        "new_classes": made.new_classes,
+        "learned": 0 if made.repeated else max(0, made.samples),
+        "forgotten": made.labels if made.kind in ("forget", "remove") else (),
+        "exact": made.exact,
+        "undo": made.number if made.kind == "forget" else None,
+        "repeated": made.repeated,
+    }
+
+
+def _changing(path: str) -> Callable[[Callable], Callable]:
+    return router.post(path, response_model=schemas.ChangeAnswer, tags=["teach"])
+
+
+@_changing("/learn")
 async def learn(body: schemas.LearnBody, service: CurrentService, key: MaybeKey) -> Any:
     """Learn samples of new classes, or more of old ones.
 
     When the response arrives, they are on disk and included in every later answer. With an
     `Idempotency-Key`, a request that is sent again counts once.
     """
-    done = await service.learn(await inputs_of(service, *body.inputs()), body.labels, key)
-    return {**asdict(done), "learned": 0 if done.repeated else len(body.labels)}
+    inputs = await inputs_of(service, *body.inputs())
+    return _answer(service, await service.learn(inputs, body.labels, key))
 
 
-@router.post("/forget", response_model=schemas.ForgetAnswer, tags=["teach"])
+@_changing("/forget")
 async def forget(body: schemas.ForgetBody, service: CurrentService, key: MaybeKey) -> Any:
     """Forget classes (an undo is possible for a while), or exactly the samples given.
 
     Classes are forgotten exactly if the model keeps a ledger of what it learned, holds its samples
     because they are few, or was taught none of them.
     """
-    labels = body.labels
-    if body.given():
-        done = await service.remove(await inputs_of(service, *body.inputs()), labels, key)
-    else:
-        done = await service.change(Change("forget", labels, key=key))
-    undo = None if body.given() else done.version
-    return {**asdict(done), "forgotten": list(dict.fromkeys(labels)), "undo": undo}
+    if not body.given():
+        return _answer(service, await service.change(Change("forget", body.labels, key=key)))
+    inputs = await inputs_of(service, *body.inputs())
+    return _answer(service, await service.remove(inputs, body.labels, key))
 
 
-@router.post("/undo", response_model=schemas.ChangeAnswer, tags=["teach"])
+@_changing("/undo")
 async def undo(body: schemas.UndoBody, service: CurrentService, key: MaybeKey) -> Any:
     """Restore the classes that a forget dropped."""
-    return asdict(await service.change(Change("restore", target=body.undo, key=key)))
+    return _answer(service, await service.change(Change("undo", target=body.undo, key=key)))
 
 
-@router.post("/retry", response_model=schemas.ChangeAnswer, tags=["teach"])
+@_changing("/retry")
 async def retry(body: schemas.RetryBody, service: CurrentService, key: MaybeKey) -> Any:
     """Make a refused change now, as a new one."""
-    return asdict(await service.change(Change("retry", target=body.retry, key=key)))
+    return _answer(service, await service.change(Change("retry", target=body.retry, key=key)))
 
 
-@router.post("/rename", response_model=schemas.ChangeAnswer, tags=["teach"])
+@_changing("/rename")
 async def rename(body: schemas.RenameBody, service: CurrentService, key: MaybeKey) -> Any:
     """Rename a class."""
-    return asdict(await service.change(Change("rename", (body.old, body.new), key=key)))
+    change = Change("rename", (body.old, body.new), key=key)
+    return _answer(service, await service.change(change))
 
 
-@router.post("/declare", response_model=schemas.DeclareAnswer, tags=["teach"])
+@_changing("/declare")
 async def declare(body: schemas.DeclareBody, service: CurrentService, key: MaybeKey) -> Any:
     """Add classes of texts by name, without examples.
 
@@ -126,25 +143,25 @@ async def declare(body: schemas.DeclareBody, service: CurrentService, key: Maybe
     known = service.snapshot.counts  # names in a JSON object are texts, also if labels are integers
     integers = isinstance(next(iter(known), ""), int)
     labels = [as_label(name, known) if integers else name for name in body.classes]
-    descriptions = list(body.classes.values())
-    return asdict(
-        await service.change(Change("declare", labels, descriptions=descriptions, key=key))
-    )
+    change = Change("declare", labels, descriptions=list(body.classes.values()), key=key)
+    return _answer(service, await service.change(change))
 
 
-@router.get("/refused", response_model=schemas.RefusedAnswer, tags=["look"])
-async def refused(service: CurrentService) -> Any:
+@router.get("/refused", tags=["look"])
+async def refused(
+    service: CurrentService,
+) -> dict[Literal["refused"], list[schemas.RefusedChange]]:
     """List the acknowledged changes that a start could not apply to the model it found."""
     found = [
-        {
-            "change": change.sequence,
-            "kind": change.kind,
-            "classes": list(dict.fromkeys(change.labels)),
-            "samples": 0 if change.rows is None else len(change.rows),
-            "when": change.when,
-            "reason": reason,
-        }
-        for change, reason in await service.inspect(lambda _, journal: journal.refused())
+        schemas.RefusedChange(
+            change=change.number,
+            kind=change.kind,
+            classes=list(dict.fromkeys(change.labels)),
+            samples=0 if change.rows is None else len(change.rows),
+            when=change.when,
+            reason=reason,
+        )
+        for change, reason in await service.read(lambda _, journal: journal.refused())
     ]
     return {"refused": found}
 
@@ -175,9 +192,13 @@ async def class_map(service: CurrentService) -> Any:
 @router.get("/scores", response_model=schemas.ScoresAnswer, tags=["look"])
 async def scores(service: CurrentService) -> Any:
     """Return how the model answered on every sample just before it learned it."""
-    tallies = await service.inspect(lambda _, journal: journal.tallies())
-    right, asked = sum(t.right for t in tallies), sum(t.right + t.wrong for t in tallies)
-    return {"tallies": tallies, "accuracy": right / asked if asked else None}
+    found = [(made.when, made.tally) for made in await service.history() if made.tally]
+    right = sum(tally.right for _, tally in found)
+    asked = right + sum(tally.wrong for _, tally in found)
+    return {
+        "tallies": [{"when": when, **tally._asdict()} for when, tally in found],
+        "accuracy": right / asked if asked else None,
+    }
 
 
 @router.get("/model", response_model=schemas.ModelAnswer, tags=["look"])

@@ -1,8 +1,7 @@
 """Threads that encode and answer: small requests that arrive together are encoded together.
 
-While a batch is being encoded the next one gathers, so nothing waits for the sake of batching.
-Inputs to be learned join a few at a time: a large learn delays a predict by no more than one small
-batch.
+While a batch is being encoded the next one gathers, so nothing waits for the sake of batching. A
+large request takes part in every batch with a few inputs, so that small ones need not wait for it.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from klda.server.settings import MAX_WAITING
 from klda.server.snapshot import Snapshot
 from klda.server.workers import settle
 
-SLICE = 16  # inputs of a long request, or of a learn, in a batch that short predicts wait for
+SLICE = 16  # inputs of a request in a batch that others wait for
 
 Encode = Callable[[Any], np.ndarray]
 
 
 @dataclass(eq=False)
-class Encoding:
+class Job:
     """The inputs of one request, encoded in one or more batches; `top` is 0 for a learn."""
 
     inputs: Sequence[Any] | np.ndarray
@@ -42,17 +41,14 @@ class Encoding:
         return len(self.inputs) - self.taken
 
     @property
-    def is_complete(self) -> bool:
-        """Whether all inputs are encoded."""
+    def is_encoded(self) -> bool:
+        """Whether there is a row for each input."""
         return sum(map(len, self.done.values())) == len(self.inputs)
 
     @property
     def rows(self) -> np.ndarray:
-        """All rows, once encoded."""
+        """The rows that are encoded, in order."""
         return np.concatenate([self.done[start] for start in sorted(self.done)])
-
-
-Slice = tuple[Encoding, slice]  # some inputs of a request, in a batch
 
 
 class Batcher:
@@ -64,7 +60,7 @@ class Batcher:
 
     def __init__(self, snapshot: Callable[[], Snapshot], max_batch: int) -> None:
         self._snapshot, self._max_batch = snapshot, max_batch
-        self._jobs: dict[Encoding, None] = {}  # unfinished, the oldest first
+        self._jobs: dict[Job, None] = {}  # unfinished, the oldest first
         self._wake = threading.Condition()
         self._stopping = False
         self._threads: list[threading.Thread] = []
@@ -98,49 +94,50 @@ class Batcher:
 
     def ask(self, inputs: Any, top: int) -> Future:
         """Return a future of the snapshot and one answer per input."""
-        return self._submit(Encoding(inputs, top=top))
+        return self._submit(Job(inputs, top=top))
 
     def encode(self, inputs: Any) -> Future:
         """Return a future of the feature rows of inputs to learn or remove; predicts go first."""
-        return self._submit(Encoding(inputs))
+        return self._submit(Job(inputs))
 
-    def _submit(self, job: Encoding) -> Future:
+    def _submit(self, job: Job) -> Future:
         with self._wake:
             if self._stopping:
                 raise ServerError("The service is stopping: try again in a moment.", 503)
-            if len(self._queued(asked=job.top > 0)) >= MAX_WAITING:
+            if sum(bool(one.top) is bool(job.top) for one in self._jobs) >= MAX_WAITING:
                 raise ServerError("Too many requests are waiting: try again in a moment.", 503)
             self._jobs[job] = None
             self._wake.notify()
         return job.future
-
-    def _queued(self, *, asked: bool) -> list[Encoding]:
-        """Return the requests with inputs that are in no batch yet: predicts, or learns."""
-        return [job for job in self._jobs if job.left and (job.top > 0) is asked]
 
     # ------------------------------------------------------------------ a thread
 
     def _run(self, encode: Encode) -> None:
         while True:
             with self._wake:
-                self._wake.wait_for(lambda: any(job.left for job in self._jobs) or self._stopping)
-                if not any(job.left for job in self._jobs):
-                    return
+                self._wake.wait_for(lambda: self._stopping or any(job.left for job in self._jobs))
                 batch = self._take()
+            if not batch:
+                return
             self._process(batch, encode)
 
-    def _take(self) -> list[Slice]:
-        """Choose what is encoded next."""
-        asks, learns = self._queued(asked=True), self._queued(asked=False)
-        chosen = divide_batch(asks, self._max_batch)
-        chosen += divide_batch(learns, SLICE if chosen else self._max_batch)
-        batch = []
-        for job, count in chosen:
-            batch.append((job, slice(job.taken, job.taken + count)))
-            job.taken += count
+    def _take(self) -> list[tuple[Job, slice]]:
+        """Take what is encoded next: predicts first, then learns."""
+        batch: list[tuple[Job, slice]] = []
+        queued, room = [job for job in self._jobs if job.left], self._max_batch
+        most = room if len(queued) == 1 else SLICE
+        asked, learned = ([job for job in queued if bool(job.top) is top] for top in (True, False))
+        for jobs in (asked, learned):
+            # The oldest has its turn in every batch; of the others, the short ones go first.
+            for job in [*jobs[:1], *sorted(jobs[1:], key=lambda job: job.left)]:
+                if count := min(job.left, most, room):
+                    batch.append((job, slice(job.taken, job.taken + count)))
+                    job.taken += count
+                    room -= count
+            room = SLICE if batch else room  # always some: learns must not wait forever
         return batch
 
-    def _process(self, batch: list[Slice], encode: Encode) -> None:
+    def _process(self, batch: list[tuple[Job, slice]], encode: Encode) -> None:
         """Encode a batch, and finish the requests that it completes."""
         batch = [(job, at) for job, at in batch if not job.future.done()]
         if not batch:
@@ -152,8 +149,8 @@ class Batcher:
             with self._wake:
                 for (job, at), part in zip(batch, parts, strict=True):
                     job.done[at.start] = part
-                completed = [job for job, _ in batch if job.is_complete]
-            self._finish(completed)
+                encoded = [job for job, _ in batch if job.is_encoded]
+            self._finish(encoded)
         except Exception as error:
             if len(batch) == 1:
                 self._close(batch[0][0], error)
@@ -161,7 +158,7 @@ class Batcher:
             for one in batch:  # a bad input must not fail the requests that it was batched with
                 self._process([one], encode)
 
-    def _finish(self, jobs: list[Encoding]) -> None:
+    def _finish(self, jobs: list[Job]) -> None:
         """Return the rows of learns, and answer predicts in one pass over the feature map."""
         for job in jobs:
             if not job.top:
@@ -174,30 +171,10 @@ class Batcher:
                 own = islice(answers, len(job.inputs))
                 self._close(job, (snapshot, [replace(a, top=a.top[: job.top]) for a in own]))
 
-    def _close(self, job: Encoding, outcome: Any) -> None:
+    def _close(self, job: Job, outcome: Any) -> None:
         with self._wake:
             self._jobs.pop(job, None)
         settle(job.future, outcome)
-
-
-def divide_batch(jobs: Sequence[Encoding], room: int) -> list[tuple[Encoding, int]]:
-    """Choose requests for a batch and how many inputs of each: the oldest, then the shortest ones.
-
-    While a short request waits, longer ones take no more than `SLICE`: they would delay it.
-    """
-    if len(jobs) < 2:
-        return [(job, min(job.left, room)) for job in jobs]
-    order = [jobs[0], *sorted(jobs[1:], key=lambda job: job.left)]
-    most = max(1, room // min(len(jobs), room))
-    if any(job.left <= SLICE for job in jobs):
-        most = max(1, min(SLICE, room // 2))
-    chosen = []
-    for job in order:
-        count = min(job.left, most, room)
-        room -= count
-        if count:
-            chosen.append((job, count))
-    return chosen
 
 
 def _join(parts: list[Any]) -> Any:

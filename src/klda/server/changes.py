@@ -1,4 +1,4 @@
-"""What changes a model, what a service answers to it, and where a model folder stands."""
+"""What changes a model, from the request to the journal, and where a model folder stands."""
 
 from __future__ import annotations
 
@@ -27,11 +27,9 @@ class Key(NamedTuple):
     digest: str
 
 
-@dataclass(frozen=True)
-class Tally:
+class Tally(NamedTuple):
     """How the model answered just before it was taught; `new` are samples of unknown classes."""
 
-    when: float
     right: int
     wrong: int
     new: int
@@ -39,58 +37,42 @@ class Tally:
 
 @dataclass(frozen=True)
 class Change:
-    """One change to a model.
+    """One change to a model; once it is made, also what came of it.
 
     ``learn`` and ``remove`` have `rows` and one label per row; ``forget`` drops the classes in
-    `labels`; ``restore`` undoes the forget number `target`; ``rename`` turns ``labels[0]`` into
-    ``labels[1]``; ``declare`` has a description, or None, for each class in `labels`. ``retry``
-    stands for the refused change number `target`, made again.
+    `labels`; ``rename`` turns ``labels[0]`` into ``labels[1]``; ``declare`` has a description, or
+    None, for each class in `labels`. ``undo`` undoes the change number `target`; ``retry`` stands
+    for the refused change number `target`, made again.
     """
 
-    kind: Literal["learn", "remove", "forget", "restore", "rename", "declare", "retry"]
+    kind: Literal["learn", "remove", "forget", "rename", "declare", "undo", "retry"]
     labels: Sequence[Label] = ()
     rows: np.ndarray | None = None  # float32
     target: int = 0
     descriptions: Sequence[str | None] = ()
     key: Key | None = None
-    tally: tuple[int | None, ...] = (None, None, None)  # right, wrong, new samples before a learn
-    sequence: int = 0  # its number
+    tally: Tally | None = None
+    # Once it is made:
+    number: int = 0
     when: float = 0.0  # seconds since 1970
-
-
-@dataclass(frozen=True)
-class Acknowledgement:
-    """The answer to a change."""
-
-    version: int  # number of the change
-    classes: int  # that the model had after it, and samples
-    samples: int
     new_classes: Sequence[Label] = ()
+    samples: int = 0  # that the model has more than before
     exact: bool = False  # it forgot, and left no trace
     repeated: bool = False  # an earlier request with the same key had made the change already
 
 
-class Refusal(NamedTuple):
-    """A change that could not be replayed."""
+class Bookmark(NamedTuple):
+    """Where a model folder stands in its journal; folders of klda 0.2.0 have a position alone."""
 
-    change: Change
-    reason: str
-
-
-class Binding(NamedTuple):
-    """What a model folder says about its journal; folders of klda 0.2.0 have a position alone."""
-
-    journal: str | None = None  # the journal's id
-    position: int | None = None  # number of the last change in the model; None: it does not say
+    position: int = 0  # number of the last change in the model
     checksum: str | None = None  # of that change and all before it
+    is_open: bool = False  # the journal may have more changes
 
     @classmethod
     def of(cls, extras: Mapping[str, Any]) -> Self:
-        """Read it from what services keep in a model folder; values that can't be right raise."""
-        noted = extras.get(SERVICE, {})
-        found = cls(*(noted.get(name) for name in cls._fields))
-        texts = isinstance(found.journal, str | None) and isinstance(found.checksum, str | None)
-        position = 0 if found.position is None else found.position
-        if not texts or type(position) is not int or not 0 <= position <= MAX_NUMBER:
-            raise ValueError(f"its note on the service is {noted!r}")
-        return found
+        """Read it from what services keep in a model folder; what can't be one raises."""
+        noted = dict(extras.get(SERVICE, {}))
+        position, checksum = int(noted.get("position", 0)), noted.get("checksum")
+        if not 0 <= position <= MAX_NUMBER:
+            raise ValueError(f"its position in the journal is {position}")
+        return cls(position, checksum and str(checksum), bool(noted.get("is_open")))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from klda.checks import REFUSED, checked_inputs
+from klda.engine.solution import Answer
 from klda.errors import KldaError, require
 from klda.labels import Label, check_one_each, listed, plain
 from klda.server.errors import ServerError
@@ -61,6 +62,9 @@ class Client:
         self._lost = httpx.TransportError
         self._modality: str | None = None
         self._last_forget: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<Client {self._http.base_url}>"
 
     def __enter__(self) -> Self:
         return self
@@ -191,6 +195,17 @@ class Client:
         return [
             [(entry["label"], entry["probability"]) for entry in answer["top"]]
             for answer in self._ask(inputs, k)
+        ]
+
+    def answer(self, inputs: Any, *, top: int = 5) -> list[Answer]:
+        """Return for each input the `top` likeliest classes, and whether it is known."""
+        return [
+            Answer(
+                [(entry["label"], entry["probability"]) for entry in answer["top"]],
+                answer["known"],
+                answer["novelty"],
+            )
+            for answer in self._ask(inputs, top)
         ]
 
     def is_known(self, inputs: Any) -> np.ndarray:

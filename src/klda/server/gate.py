@@ -32,7 +32,7 @@ SESSION_SECONDS = 12 * 3600
 MAX_CLIENTS = 10_000  # and sessions
 MAX_SIGN_IN = 4096  # bytes of a form with a key
 
-TOO_LARGE = "The request is larger than {} bytes: send fewer inputs at a time."
+TOO_LARGE = "The request is larger than {:,} bytes: send fewer inputs at a time."
 SIGN_IN = "The session has expired: sign in again."
 GIVE_KEY = "A key is needed: send it as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'."
 

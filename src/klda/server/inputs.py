@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from klda.data import as_label, open_pasted
+from klda.data import as_label, open_bytes
 from klda.errors import require
 from klda.labels import Label
 from klda.server import schemas
@@ -33,7 +33,7 @@ async def inputs_of(service: Service, kind: str, values: list[Any]) -> Any:
     if kind != wanted:
         raise ServerError(f"This model takes {wanted}, not {kind}.")
     if kind == "features":
-        width = service.snapshot.width or len(values[0])
+        width = service.snapshot.learner.width or len(values[0])
         for row in values:
             if len(row) != width:
                 raise ServerError(f"features has a row of {len(row)} numbers; give {width}.")
@@ -56,13 +56,13 @@ async def typed_input(service: Service, value: str) -> Any:
     return await inputs_of(service, *body.inputs())
 
 
-def read_images(encoded: Sequence[str]) -> list[bytes]:
-    """Decode the base64 image files of a request; an error names the one that is wrong.
+def read_images(encoded: Sequence[str], most: int = MAX_PIXELS_TOGETHER) -> list[bytes]:
+    """Decode the base64 image files of a request, with so many pixels at most.
 
     All files that are returned can be decoded, and none is large: a small file can hold a large
-    image, so requests that wait hold files, not pixels.
+    image, so requests that wait hold files, not pixels. An error names the one that is wrong.
     """
-    left, files = MAX_PIXELS_TOGETHER, []
+    left, files = most, []
     for i, text in enumerate(encoded):
         try:
             pixels, file = _checked_image(base64.b64decode(text, validate=True), i, left)
@@ -88,8 +88,8 @@ def _checked_image(file: bytes, i: int, left: int) -> tuple[int, bytes]:
             raise ServerError(f"images[{i}] has {pixels} pixels; give at most {MAX_PIXELS}.")
         if pixels > left:
             raise ServerError(
-                f"images[{i}]: the images have more than {MAX_PIXELS_TOGETHER} pixels together; "
-                "send fewer at a time, or smaller ones."
+                f"images[{i}]: the images have too many pixels together (more than "
+                f"{MAX_PIXELS_TOGETHER}); send fewer at a time, or smaller ones."
             )
         if max(image.size) <= MAX_SIDE:
             image.load()
@@ -126,17 +126,21 @@ def pasted_rows(
     content: bytes, name: str, known: Collection[Label], *, skip: int = 0
 ) -> PastedRows:
     """Read rows as files are read, and check that they can be taught; errors call them `name`."""
-    table = open_pasted(content, name=name, classes=known)
-    batches = table.batches(rows=MOST_ROWS, skip=skip)
-    batch = next(batches, None)
-    if batch is None:
+    texts: list[str] = []
+    labels: list[Label] = []
+    has_header = True
+    for batch in open_bytes(content, name=name, classes=known).batches(skip=skip):
+        texts += batch.inputs
+        labels += batch.labels or []
+        has_header = batch.layout.header is not False
+        if len(texts) > MOST_ROWS:
+            raise ServerError(f"{name}: more than {MOST_ROWS:,} rows. Send them in several parts.")
+    if not texts:
         raise ServerError(f"{name}: there is a header but no row.")
-    if next(batches, None) is not None:
-        raise ServerError(f"{name}: more than {MOST_ROWS:,} rows. Send them in several parts.")
     try:
-        _rows.validate_python(list(zip(batch.inputs, batch.labels or [], strict=True)))
+        _rows.validate_python(list(zip(texts, labels, strict=True)))
     except ValidationError as error:
         first = error.errors()[0]
         row = int(first["loc"][0]) + 1 + skip
         raise ServerError(f"{name}, row {row}: {first['msg']}.") from error
-    return PastedRows(batch.inputs, batch.labels or [], table.header)
+    return PastedRows(texts, labels, has_header)

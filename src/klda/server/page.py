@@ -292,17 +292,17 @@ async def forget(request: Request, service: CurrentService, label: Field) -> Res
     done = await service.change(Change("forget", [chosen]))
     trace = "" if done.exact else f" {TRACE}"
     text = f"Forgot {label}: it is no longer predicted.{trace}"
-    return _message(request, text, undo=done.version)
+    return _message(request, text, undo=done.number)
 
 
 @router.get("/page/forgotten")
 async def forgotten(request: Request, service: CurrentService) -> Response:
     """Show the classes that were recently forgotten and can be restored."""
-    found = await service.inspect(lambda _, journal: journal.forgotten())
+    found = await service.read(lambda _, journal: journal.undoable())
     return _render(
         request,
         "forgotten.html",
-        forgotten=sorted(found.items(), reverse=True),
+        forgotten=found[::-1],
         minutes=math.ceil(service.settings.undo_seconds / 60),
     )
 
@@ -312,7 +312,7 @@ async def undo(
     request: Request, service: CurrentService, number: Annotated[schemas.ChangeNumber, Form()]
 ) -> Response:
     """Restore what was forgotten."""
-    await service.change(Change("restore", target=number))
+    await service.change(Change("undo", target=number))
     return _message(request, "Restored.")
 
 
@@ -339,7 +339,7 @@ async def class_map(request: Request, service: CurrentService) -> Response:
 @router.get("/page/scores")
 async def scores(request: Request, service: CurrentService) -> Response:
     """Show the live accuracy."""
-    tallies = await service.inspect(lambda _, journal: journal.tallies())
+    tallies = [made.tally for made in await service.history() if made.tally]
     return _render(request, "scores.html", chart=chart(tallies))
 
 

@@ -1,4 +1,4 @@
-"""Runs the service with Uvicorn until a signal ends it; logs are JSON, one object per line."""
+"""Runs the service with Uvicorn until a signal ends it."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def address_of(listener: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
-def uvicorn_server(app: Any) -> Any:
-    """Return a Uvicorn server for an application."""
+def uvicorn_server(app: Any, **limits: Any) -> Any:
+    """Return a Uvicorn server for an application; `limits` of connections other than usual."""
     uvicorn = require("uvicorn", "server")
-    from klda.server.connections import BACKLOG, Connection
+    from klda.server.connections import BACKLOG, Connection, Limits
 
     config = uvicorn.Config(
         app,
-        http=Connection.limited(),
+        http=Connection.limited(Limits(**limits)),
         backlog=BACKLOG,
         log_config=None,
         access_log=False,
@@ -87,6 +87,17 @@ def uvicorn_server(app: Any) -> Any:
     return uvicorn.Server(config)
 
 
+class PlainFormatter(logging.Formatter):
+    """A log record as a person reads it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, and the lines of an error."""
+        moment = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
+        values = " ".join(f"{name}={value}" for name, value in _extras(record).items())
+        text = f"{moment} {record.levelname.lower()} {record.getMessage()} {values}".rstrip()
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
 class JsonFormatter(logging.Formatter):
     """A log record as one line of JSON."""
 
@@ -95,18 +106,25 @@ class JsonFormatter(logging.Formatter):
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         entry = {"time": moment, "level": record.levelname.lower(), "logger": record.name}
         entry["event"] = record.getMessage()
-        entry |= {k: v for k, v in vars(record).items() if k not in _STANDARD and k[0] != "_"}
+        entry |= _extras(record)
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return json.dumps(entry, ensure_ascii=False, default=str)
 
 
+def _extras(record: logging.LogRecord) -> dict[str, Any]:
+    return {k: v for k, v in vars(record).items() if k not in _STANDARD and k[0] != "_"}
+
+
 def configure_logs(quiet: bool) -> None:
-    """Send the logs of klda and Uvicorn to standard error as JSON; `quiet`: no info messages."""
+    """Send the logs of klda and Uvicorn to standard error; `quiet`: no info messages.
+
+    They are JSON, one object per line, unless a person looks at them.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter())
+    handler.setFormatter(PlainFormatter() if sys.stderr.isatty() else JsonFormatter())
     for name in ("klda", "uvicorn", "py.warnings"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(logging.WARNING if quiet else logging.INFO)
+        logger.setLevel(logging.WARNING if quiet or name == "uvicorn" else logging.INFO)
     logging.captureWarnings(True)

@@ -4,41 +4,39 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, StrictInt, model_validator
+from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr, model_validator
 
+from klda.checks import Modality
 from klda.labels import MAX_LABEL_LENGTH, check_name, check_one_each
 from klda.learner.class_names import LONGEST_DESCRIPTION
 from klda.learner.explanation import NearClass, NearSample
 from klda.learner.label_set import ConfusablePair
 from klda.learner.verdict import Verdict
-from klda.server.changes import MAX_NUMBER, Tally
+from klda.server.changes import MAX_NUMBER
 from klda.server.settings import MAX_FEATURES, MAX_ITEMS, MAX_TEXT_LENGTH, MAX_TOP
 
-_HIDDEN = r"\x00-\x1f\x7f-\x9f"
-NAME = rf"^[^{_HIDDEN}]*[^\s{_HIDDEN}][^{_HIDDEN}]*$"  # one line of visible text
-WORDS = r"[^\s\x00-\x1f]"
+_WORDS = r"[^\s\x00-\x1f]"
+_MANY = Field(min_length=1, max_length=MAX_ITEMS)
 
 
-def _visible(label: Any) -> Any:
-    """Refuse a name as it is refused everywhere; the pattern is for those who read the schema."""
-    if isinstance(label, str):
-        check_name(label)
+def _named(label: str) -> str:
+    """Refuse a name as it is refused everywhere."""
+    check_name(label)
     return label
 
 
-Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_LENGTH, pattern=WORDS)]
-Description = Annotated[str, Field(min_length=1, max_length=LONGEST_DESCRIPTION, pattern=WORDS)]
-TextLabel = Annotated[str, Field(min_length=1, max_length=MAX_LABEL_LENGTH, pattern=NAME)]
-NumberLabel = Annotated[StrictInt, Field(ge=-(2**53), le=2**53)]
-ClassLabel = Annotated[TextLabel | NumberLabel, BeforeValidator(_visible)]
-NewName = Annotated[TextLabel, BeforeValidator(_visible)]
+Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_LENGTH, pattern=_WORDS)]
+Description = Annotated[str, Field(min_length=1, max_length=LONGEST_DESCRIPTION, pattern=_WORDS)]
+Name = Annotated[
+    StrictStr, Field(min_length=1, max_length=MAX_LABEL_LENGTH), AfterValidator(_named)
+]
+ClassLabel = Name | Annotated[StrictInt, Field(ge=-(2**53), le=2**53)]
 Number = Annotated[float, Field(allow_inf_nan=False, strict=True, ge=-1e9, le=1e9)]
 Row = Annotated[list[Number], Field(min_length=1, max_length=MAX_FEATURES)]
 Image = Annotated[str, Field(min_length=4, json_schema_extra={"contentEncoding": "base64"})]
 ChangeNumber = Annotated[int, Field(ge=1, le=MAX_NUMBER)]
-
-_MANY = Field(min_length=1, max_length=MAX_ITEMS)
 Labels = Annotated[list[ClassLabel], _MANY]
+
 # What a request calls one input or several, and what several are called.
 _INPUTS = {"text": "texts", "image": "images"}
 _INPUTS |= {name: name for name in ("texts", "features", "images")}
@@ -149,11 +147,11 @@ class DeclareBody(
 ):
     """Classes, each with a description, or null where the name says enough."""
 
-    classes: dict[NewName, Description | None] = _MANY
+    classes: dict[Name, Description | None] = _MANY
 
 
 class UndoBody(Body, json_schema_extra=_example(undo=17)):
-    """The number that a forget returned."""
+    """The `undo` number of the answer to a forget."""
 
     undo: ChangeNumber = Field(strict=True)
 
@@ -198,32 +196,15 @@ class PredictAnswer(BaseModel):
 class ChangeAnswer(BaseModel):
     """The model after a change, which is on disk and included in every later answer."""
 
+    version: int = Field(description="Number of the change.")
     classes: int
     samples: int
-    version: int
-    repeated: bool = Field(description="The key was used before: nothing was changed again.")
-
-
-class DeclareAnswer(ChangeAnswer):
-    """What was declared."""
-
     new_classes: list[str | int]
-
-
-class LearnAnswer(DeclareAnswer):
-    """What was learned."""
-
-    learned: int
-
-
-class ForgetAnswer(ChangeAnswer):
-    """What was forgotten."""
-
-    forgotten: list[str | int]
-    undo: int | None = Field(description="For POST /v1/undo; null where samples were forgotten.")
-    exact: bool = Field(
-        description="False: the covariance that all classes share keeps a trace of them."
-    )
+    learned: int = Field(description="Samples that this request taught.")
+    forgotten: list[str | int] = Field(description="Classes, or labels of samples, forgotten.")
+    exact: bool = Field(description="What was forgotten left no trace.")
+    undo: int | None = Field(description="What to give to POST /v1/undo, if it can be undone.")
+    repeated: bool = Field(description="The key was used before: nothing was changed again.")
 
 
 class RefusedChange(BaseModel):
@@ -235,12 +216,6 @@ class RefusedChange(BaseModel):
     samples: int
     when: float = Field(description="Seconds since 1970.")
     reason: str
-
-
-class RefusedAnswer(BaseModel):
-    """The refused changes, oldest first."""
-
-    refused: list[RefusedChange]
 
 
 class Word(BaseModel):
@@ -280,7 +255,7 @@ class ClassesAnswer(BaseModel):
 class ModelAnswer(BaseModel):
     """A description of the model."""
 
-    modality: Literal["text", "image", "features"]
+    modality: Modality
     foundation_model: dict[str, Any]
     classifier: str
     classes: int
@@ -314,10 +289,19 @@ class MapAnswer(BaseModel):
     pairs: list[ConfusablePair]
 
 
+class TallyAnswer(BaseModel):
+    """How the model answered just before it was taught; `new` are samples of unknown classes."""
+
+    when: float
+    right: int
+    wrong: int
+    new: int
+
+
 class ScoresAnswer(BaseModel):
     """Live accuracy: the model predicts every sample before it learns it."""
 
-    tallies: list[Tally]
+    tallies: list[TallyAnswer]
     accuracy: float | None = Field(description="On samples of classes that were known.")
 
 

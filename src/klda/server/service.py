@@ -15,8 +15,7 @@ from klda.learner import Learner
 from klda.learner.class_map import ClassMap
 from klda.learner.label_set import ClassDistances, ConfusablePair
 from klda.server.batching import Batcher, Encode
-from klda.server.changes import Acknowledgement, Change, Key
-from klda.server.errors import ServerError
+from klda.server.changes import Change, Key
 from klda.server.journal import Journal
 from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
@@ -29,7 +28,6 @@ from klda.server.workers import (
 from klda.server.writer import Writer
 
 BACKGROUND_THREADS = 4  # that decode images and explain: each image may take much memory
-MAX_EXPLAINING = 32  # requests at a time: each costs as much as many predicts
 MAX_PAIRS = 30
 MAX_ON_MAP = 500  # a picture can't show more
 
@@ -51,7 +49,6 @@ class Service:
         learner = self.writer.learner
         self.modality, self.foundation = learner.modality, learner.foundation
         self._background = ThreadPoolExecutor(BACKGROUND_THREADS, "background")
-        self._explaining = 0
         self._overview: tuple[int, ClassOverview] = (-1, (None, []))  # and its version
         self._processes: list[EncoderProcess] = []
         encoders: list[Encode] = [learner.encoder.encode] * settings.workers
@@ -84,9 +81,13 @@ class Service:
         """Run a function in a thread, for few requests at a time."""
         return await asyncio.wrap_future(self._background.submit(function, *values))
 
-    async def inspect(self, function: Callable[[Learner, Journal], Any]) -> Any:
+    async def read(self, function: Callable[[Learner, Journal], Any]) -> Any:
         """Read the learner or the journal, between changes."""
-        return await asyncio.wrap_future(self.writer.inspect(function))
+        return await asyncio.wrap_future(self.writer.read(function))
+
+    async def history(self) -> list[Change]:
+        """Return the latest changes, oldest first."""
+        return await self.read(lambda _, journal: journal.history())
 
     # ------------------------------------------------------------------ asking
 
@@ -96,43 +97,32 @@ class Service:
 
     async def explain(self, value: Any) -> dict[str, Any]:
         """Explain the answer for one input; JSON-able."""
-        if self._explaining >= MAX_EXPLAINING:
-            raise ServerError("Too many explanations are waiting: try again in a moment.", 503)
-        self._explaining += 1
-        try:
-            return await self.run(self.snapshot.explain, value)
-        finally:
-            self._explaining -= 1
+        return await self.run(self.snapshot.explain, value)
 
     async def class_overview(self) -> ClassOverview:
         """Return a map of the classes and the most confusable pairs; cached per version."""
         version = self.snapshot.version
         if self._overview[0] != version:
-            self._overview = (version, await self.inspect(lambda learner, _: _overview(learner)))
+            self._overview = (version, await self.run(_overview, self.writer.learner))
         return self._overview[1]
 
     # ------------------------------------------------------------------ changes
 
-    async def change(self, change: Change) -> Acknowledgement:
+    async def change(self, change: Change) -> Change:
         """Change the model; on disk and in the answers when this returns.
 
-        A second change with the same idempotency key counts once. The version of a forget undoes
-        it.
+        A second change with the same idempotency key counts once.
         """
         # Shielded: a client that disconnects must not cancel a change half-way.
         return await asyncio.shield(asyncio.wrap_future(self.writer.submit(change)))
 
-    async def learn(
-        self, inputs: Any, labels: Sequence[Label], key: Key | None = None
-    ) -> Acknowledgement:
+    async def learn(self, inputs: Any, labels: Sequence[Label], key: Key | None = None) -> Change:
         """Learn inputs, with one label each."""
         rows = await self._encode(inputs)
         tally = await self.run(self.snapshot.compare, rows, labels)
         return await self.change(Change("learn", labels, rows, key=key, tally=tally))
 
-    async def remove(
-        self, inputs: Any, labels: Sequence[Label], key: Key | None = None
-    ) -> Acknowledgement:
+    async def remove(self, inputs: Any, labels: Sequence[Label], key: Key | None = None) -> Change:
         """Forget exactly these samples, with one label each."""
         return await self.change(Change("remove", labels, await self._encode(inputs), key=key))
 

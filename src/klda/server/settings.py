@@ -47,6 +47,7 @@ class ServiceSettings:
     max_batch: int = 64  # inputs encoded together; 1 turns micro-batching off
     checkpoint_interval: float = 30.0  # seconds between saves of the model
     undo_seconds: float = 600.0  # how long a forget can be undone
+    discard_journal: bool = False  # go on without the changes that only the journal has
     # Host names that requests may be addressed to. Empty: loopback names if it listens there
     # without keys, any otherwise.
     allowed_hosts: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What answers are computed from: a frozen learner, never changed once made."""
+"""What answers are computed from: a learner that is solved, and never changed again."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from klda.engine.solution import Answer
 from klda.labels import Label
 from klda.learner import Learner
 from klda.learner.verdict import Verdict, verdict
+from klda.server.changes import Tally
 from klda.server.errors import ServerError
 
 MAX_WORDS = 60  # in a text to be explained: each is one more text to encode
@@ -22,28 +23,21 @@ class Snapshot:
     """A learner as it was at one moment."""
 
     version: int  # number of the last change in it
+    learner: Learner  # to be copied before it is changed
     counts: dict[Label, int]  # samples of each class
-    width: int  # length of a feature row; 0 while it is not known
-    frozen: Learner | None  # answers, and can't learn; None while there are no classes
 
     @classmethod
     def of(cls, learner: Learner, version: int) -> Snapshot:
-        """Freeze a learner as it is now, whatever it learns later."""
+        """Take a learner, and solve it now: no answer is to wait for that."""
         counts = learner.classes
-        width = learner.width or 0
-        return cls(version, counts, width, learner.frozen() if counts else None)
+        if counts:
+            learner.solution  # noqa: B018
+        return cls(version, learner, counts)
 
     @property
     def samples(self) -> int:
         """Number of samples learned."""
         return sum(self.counts.values())
-
-    @property
-    def learner(self) -> Learner:
-        """The frozen learner."""
-        if self.frozen is None:
-            raise ServerError("This model has no classes yet: teach or declare some first.", 409)
-        return self.frozen
 
     def search(self, text: str) -> list[tuple[Label, int]]:
         """Return the classes whose names contain a text, in alphabetical order, with counts."""
@@ -52,22 +46,28 @@ class Snapshot:
 
     def answer(self, rows: np.ndarray, top: int) -> list[Answer]:
         """Answer for feature rows, with the `top` likeliest classes."""
+        self._check_has_classes()
         return self.learner.answer_rows(rows, top=top)
+
+    def _check_has_classes(self) -> None:
+        if not self.counts:
+            raise ServerError("This model has no classes yet: teach or declare some first.", 409)
 
     def verdict(self, answer: Answer) -> Verdict:
         """Say what one of its answers amounts to."""
         return verdict(answer.top[0][1], answer.known, len(self.counts))
 
-    def compare(self, rows: np.ndarray, labels: Sequence[Label]) -> tuple[int, int, int]:
+    def compare(self, rows: np.ndarray, labels: Sequence[Label]) -> Tally:
         """Return how many rows, about to be learned, are correct, wrong, and of new classes."""
         known = [i for i, label in enumerate(labels) if label in self.counts]
         # Labels alone: what answers add to them costs more.
         answers = self.learner.predict_rows(rows[known]).tolist() if known else []
         correct = sum(labels[i] == answer for i, answer in zip(known, answers, strict=True))
-        return correct, len(known) - correct, len(labels) - len(known)
+        return Tally(correct, len(known) - correct, len(labels) - len(known))
 
     def explain(self, value: Any) -> dict[str, Any]:
         """Explain the answer for one input; for a text, also the weight of each word."""
+        self._check_has_classes()
         words = self._word_weights(value) if isinstance(value, str) else []
         return {**self.learner.explain(value).to_dict(), "words": words}
 

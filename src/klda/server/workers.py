@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -17,7 +18,6 @@ import numpy as np
 from scipy.linalg.blas import ssyrk
 from threadpoolctl import ThreadpoolController
 
-from klda.encoders import Encoder
 from klda.engine.cpus import usable_cpus
 from klda.learner import Learner
 from klda.learner import folder as storage
@@ -30,17 +30,15 @@ BLAS_MEMORY = 32 << 20  # bytes that OpenBLAS takes, for each thread that uses i
 log = logging.getLogger("klda.server")
 
 
-def open_learner(
-    settings: ServiceSettings, encoder: Encoder | None = None, *, verify: bool = False
-) -> Learner:
+def open_learner(settings: ServiceSettings, *, verify: bool = False) -> Learner:
     """Load the model of a service's folder, or make a new one if it has none.
 
     With `verify`, all of it is read and compared with its checksums.
     """
     options: dict[str, Any] = {} if settings.device == "auto" else {"device": settings.device}
     if settings.new is None or storage.exists(settings.model):
-        return Learner.load(settings.model, model=encoder, verify=verify, **options)
-    return Learner(encoder or settings.new, **options)
+        return Learner.load(settings.model, verify=verify, **options)
+    return Learner(settings.new, **options)
 
 
 class EncoderProcess:
@@ -130,6 +128,14 @@ def claim_blas_memory() -> None:
     some = np.ones((256, 256), np.float32)
     some @ some
     ssyrk(1.0, some)
+
+
+def outcome_of(function: Callable[..., Any], *values: Any) -> Any:
+    """Return what a function returns, or the error that it raises."""
+    try:
+        return function(*values)
+    except Exception as error:
+        return error
 
 
 def settle(future: Future, outcome: Any) -> None:

@@ -1,9 +1,10 @@
 """One thread that owns the model: it locks the folder, loads, changes and saves the model.
 
-Changes that wait are taken together: one update, one solve and one commit, however many there are.
-Nobody sees the learner while it changes: answers come from the last snapshot. If anything fails
-before the commit, the journal's transaction is rolled back and the learner is loaded again from
-disk. A checkpoint saves the model to its folder.
+Learns that wait are taken together: one update, one solve and one commit, however many there are.
+A change is made to a copy of the learner, which shares all that never changes; once the journal has
+it, the copy takes the learner's place. If anything fails before that, nothing has changed.
+
+A checkpoint saves the model to its folder.
 """
 
 from __future__ import annotations
@@ -12,33 +13,29 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from klda.encoders import Encoder
-from klda.errors import KldaError, is_lack_of_memory
+from klda.engine.engine import DamagedModelError
+from klda.errors import is_lack_of_memory
 from klda.learner import Learner
 from klda.learner import folder as storage
-from klda.server.changes import SERVICE, Binding, Change
+from klda.server.changes import SERVICE, Bookmark, Change
 from klda.server.errors import ServerError
-from klda.server.journal import Journal, JournalError
+from klda.server.journal import Journal, JournalError, set_aside
 from klda.server.settings import MAX_WAITING, ServiceSettings
 from klda.server.snapshot import Snapshot
-from klda.server.update import OTHERS_ERRORS, Update
-from klda.server.workers import lower_priority, open_learner, settle
+from klda.server.update import make, replay
+from klda.server.workers import lower_priority, open_learner, outcome_of, settle
 
-MAX_GROUP = 256
-MAX_GROUP_ROWS = 2048
-RETRY_SECONDS = 5.0
+MAX_GROUP_ROWS = 2048  # of learns that are made together
 CHECKPOINT_AGAIN_SECONDS = 30.0  # after a checkpoint that failed
-# Errors that a change causes wherever it is applied, unless they are in OTHERS_ERRORS. All others
-# (no memory, a disk or a GPU that fails) are the machine's.
-CHANGE_ERRORS = (KldaError, ValueError, TypeError, LookupError, ArithmeticError)
 
 Request = tuple[Change, Future]
+Read = Callable[[Learner, Journal], Any]
 
 log = logging.getLogger("klda.server")
 
@@ -48,64 +45,53 @@ class Writer:
 
     def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings  # with the foundation model of a new model
-        self.learner: Learner  # for the writer's thread only, once it has changes to make
-        self.snapshot: Snapshot
+        self.snapshot: Snapshot  # with a learner that is never changed: another takes its place
         self.refused = 0  # changes that a replay could not make
-        self._thread = ThreadPoolExecutor(1, "writer", initializer=lower_priority)
-        self._held = ExitStack()  # the lock and the journal
         self._journal: Journal
-        self._encoder: Encoder | None = None
+        self._model_problem = self._folder_problem = ""
+        self._checkpoint_at = time.monotonic() + settings.checkpoint_interval
         self._waiting: deque[Request] = deque()
-        self._problem = self._folder_problem = ""
-        self._retry_at = 0.0
-        self._next_checkpoint = time.monotonic() + settings.checkpoint_interval
-        self._entrance = threading.Lock()
-        self._stopped = threading.Event()
-        try:
-            self._thread.submit(self._start).result()
-        except BaseException:
-            self._thread.submit(self._held.close).result()
-            self._thread.shutdown()
-            raise
-        threading.Thread(target=self._tick, name="tick", daemon=True).start()
+        self._reads: deque[tuple[Read, Future]] = deque()
+        self._wake = threading.Condition()
+        self._stopping = False
+        started: Future = Future()
+        self._thread = threading.Thread(target=self._run, args=[started], name="writer")
+        self._thread.daemon = True
+        self._thread.start()
+        started.result()
 
     # ------------------------------------------------------------------ from other threads
 
     def stop(self) -> None:
         """Make the waiting changes, save the model, release the folder."""
-        with self._entrance:
-            self._stopped.set()
-        self._thread.submit(self._finish)
-        self._thread.submit(self._held.close)
-        self._thread.shutdown()
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join()
 
     def submit(self, change: Change) -> Future:
         """Return a future that is done once a change is durable and the snapshot has it."""
+        return self._enter(self._waiting, change)
+
+    def read(self, function: Read) -> Future:
+        """Call a function with the learner and the journal, between changes."""
+        return self._enter(self._reads, function)
+
+    def _enter(self, queue: deque, work: Any) -> Future:
         future: Future = Future()
-        with self._entrance:
-            self._check_open()
-            if len(self._waiting) >= MAX_WAITING:
+        with self._wake:
+            if self._stopping:
+                raise ServerError("The service is stopping: try again in a moment.", 503)
+            if len(queue) >= MAX_WAITING:
                 raise ServerError("Too many changes are waiting: try again in a moment.", 503)
-            self._waiting.append((change, future))
-            self._thread.submit(self._serve)
+            queue.append((work, future))
+            self._wake.notify()
         return future
 
-    def inspect(self, function: Callable[[Learner, Journal], Any]) -> Future:
-        """Run a function that reads the learner or the journal, between changes."""
-        with self._entrance:
-            self._check_open()
-            return self._thread.submit(lambda: function(self.learner, self._journal))
-
-    def _check_open(self) -> None:
-        if self._stopped.is_set():
-            raise ServerError("The service is stopping: try again in a moment.", 503)
-
-    def _tick(self) -> None:
-        """Let the thread do what is due, even if no changes arrive."""
-        while not self._stopped.wait(max(0.05, min(1.0, self.settings.checkpoint_interval))):
-            with self._entrance:
-                if not self._stopped.is_set():
-                    self._thread.submit(self._serve)
+    @property
+    def learner(self) -> Learner:
+        """The model as it is now; not to be changed."""
+        return self.snapshot.learner
 
     @property
     def waiting(self) -> int:
@@ -120,175 +106,188 @@ class Writer:
     @property
     def problems(self) -> dict[str, str]:
         """Why its parts can't work; "" for each that can."""
-        ended = "the thread that learns has ended" if self._stopped.is_set() else ""
+        ended = "" if self._thread.is_alive() else "the thread that learns has ended"
         return {
-            "writer": ended or self._problem,
+            "writer": ended or self._model_problem,
             "journal": self._journal.problem,
             "folder": self._folder_problem,
         }
 
+    # ------------------------------------------------------------------ the thread
+
+    def _run(self, started: Future) -> None:
+        lower_priority()
+        try:
+            with self._opened():
+                settle(started, None)
+                while self._waiting or self._reads or not self._stopping:
+                    self._turn()
+                self._finish()
+        except BaseException as error:
+            if started.done():
+                log.exception("writer")
+            settle(started, error)
+        finally:
+            with self._wake:
+                self._stopping = True
+                for _, future in (*self._waiting, *self._reads):
+                    settle(future, ServerError("The thread that learns has ended.", 503))
+
+    def _turn(self) -> None:
+        """Do what waits, or wait for a while, and then do what is due."""
+        seconds = max(0.05, min(1.0, self.settings.checkpoint_interval))
+        with self._wake:
+            self._wake.wait_for(lambda: self._waiting or self._reads or self._stopping, seconds)
+            changes = self._take()
+        try:
+            while self._reads:
+                function, future = self._reads.popleft()
+                settle(future, outcome_of(function, self.learner, self._journal))
+            if changes:
+                self._commit(changes)
+            self._journal.probe()
+            if self._is_checkpoint_due():
+                self._checkpoint()
+        except Exception:
+            log.exception("writer")
+
+    def _take(self) -> list[Request]:
+        """Take the change that waits longest; if it is a learn, also the learns right after it."""
+        taken: list[Request] = []
+        rows = 0
+        while self._waiting and rows < MAX_GROUP_ROWS:
+            kinds = {change.kind for change, _ in (*taken[:1], self._waiting[0])}
+            if taken and kinds != {"learn"}:
+                break
+            taken.append(self._waiting.popleft())
+            rows += len(taken[-1][0].labels)
+        return taken
+
     # ------------------------------------------------------------------ loading and replay
 
-    def _start(self) -> None:
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
         """Lock the folder, open its journal, and load the model."""
-        model, new, binding = self.settings.model, self.settings.new, Binding()
+        model, new, bookmark = self.settings.model, self.settings.new, None
         if new is None and not (model / storage.JOURNAL).exists():
             storage.load(model)  # raises the error that says how to make a model
-        self._held.enter_context(storage.writer_lock(model, timeout=2.0))
-        is_new = not storage.exists(model)
-        if not is_new:
-            with storage.damage_named(model):
-                binding = Binding.of(storage.load(model).document.get("extras", {}))
-        self._journal = Journal(model, binding)
-        self._held.callback(self._journal.close)
-        if is_new:
-            new = new or self._journal.foundation
-            if new is None:
-                storage.load(model)  # raises the error that says how to make a model
-            else:
-                self._journal.begin(new)
-            self.settings = replace(self.settings, new=new)
-        self._load()
+        with storage.writer_lock(model, timeout=2.0):
+            if storage.exists(model):
+                with storage.damage_named(model):
+                    bookmark = Bookmark.of(storage.load(model).document.get("extras", {}))
+            if self.settings.discard_journal:
+                bookmark = bookmark and Bookmark(bookmark.position)
+                set_aside(model)
+            with closing(Journal(model, bookmark)) as self._journal:
+                if bookmark is None:
+                    new = self._journal.foundation or new
+                    if new is None:
+                        storage.load(model)  # raises, as above
+                    self._journal.begin_model(str(new))
+                    self.settings = replace(self.settings, new=new)
+                self._load()
+                yield
 
     def _load(self) -> None:
         """Load the model from disk and replay the changes that it does not have.
 
-        They are replayed together; if that fails, one by one, to find the one that no longer fits
-        the model: it is refused, and all others count.
+        One that no longer fits the model is refused, and all others count.
         """
-        together = True
-        while failed := self._replay(self._open(), together):
-            change, error = failed
-            if not together:
-                self._journal.refuse(change, str(error))
-                log.error(
-                    "change refused: it does not fit the model in the folder",
-                    extra={"change": change.sequence, "kind": change.kind, "error": str(error)},
-                )
-            together = False
-        self.snapshot = Snapshot.of(self.learner, self._journal.last)
-        self.refused = len(self._journal.refused())
-
-    def _open(self) -> list[Change]:
-        """Load the model; return the changes that it does not have."""
-        # The encoder is opened once: loading the model again must not load the network again.
-        self.learner = open_learner(self.settings, self._encoder, verify=True)
-        self._encoder = self.learner.encoder
-        is_saved = storage.exists(self.settings.model)
-        return self._journal.start(Binding.of(self.learner.extras) if is_saved else Binding())
-
-    def _replay(self, missing: list[Change], together: bool) -> tuple[Change, Exception] | None:
-        """Apply changes, together or one by one; return the first that fails, and the error."""
-        if not missing:
-            return None
-        log.info("replaying", extra={"changes": len(missing)})
-        for group in [missing] if together else [[change] for change in missing]:
-            try:
-                with self._journal.transaction():
-                    Update(self.learner, self._journal).replay(group)
-                    if len(group) > 1 or group[0].kind == "remove":
-                        Snapshot.of(self.learner, 0)  # solves, which may fail as well
-            except OTHERS_ERRORS:
-                raise
-            except CHANGE_ERRORS as error:
-                log.exception("replay")
-                return group[0], error
-        return None
+        journal, learner = self._journal, open_learner(self.settings, verify=True)
+        missing = journal.waiting()
+        if missing:
+            log.info("replaying", extra={"changes": len(missing)})
+        with journal.transaction():
+            for change, error in replay(learner, journal, missing):
+                journal.refuse(change, str(error))
+                noted = {"change": change.number, "kind": change.kind, "error": str(error)}
+                log.error("change refused: it does not fit the model in the folder", extra=noted)
+            self.snapshot = Snapshot.of(learner, journal.last)
+        self.refused = len(journal.refused())
 
     # ------------------------------------------------------------------ changes
 
-    def _serve(self) -> None:
-        """Make the changes that wait together, and do what is due."""
-        group: list[Request] = []
-        rows = 0
-        while self._waiting and len(group) < MAX_GROUP and rows < MAX_GROUP_ROWS:
-            group.append(self._waiting.popleft())
-            rows += len(group[-1][0].labels)
-        try:
-            if self._problem and time.monotonic() >= self._retry_at:
-                self._load()
-                self._problem = ""
-            if not self._problem:
-                self._purge()
-                if group:
-                    self._commit(group)
-                self._journal.probe()
-                if self.pending and time.monotonic() >= self._next_checkpoint:
-                    self._checkpoint()
-        except Exception as error:
-            log.exception("writer")
-            reason = _reason(error)
-            self._problem = f"a change could not be made or rolled back ({reason}); see the log"
-            self._retry_at = time.monotonic() + RETRY_SECONDS
-        for _, future in group:
-            settle(future, _unavailable())  # unless it has an outcome
-
     def _commit(self, requests: list[Request]) -> None:
         """Make the changes that can be made, in one transaction, and answer everyone."""
-        update = Update(self.learner, self._journal)
         try:
-            with self._journal.transaction():
-                outcomes = update.answer([change for change, _ in requests])
-                last, snapshot = self._journal.last, self.snapshot
-                if last != snapshot.version:
-                    snapshot = Snapshot.of(self.learner, last)
+            outcomes: list[Any] = self._make([change for change, _ in requests])
+            self._model_problem = ""
         except Exception as error:
-            log.exception("changes failed")
-            if update.touched:
-                self._load()
-            if isinstance(error, (JournalError, OSError)) or len(requests) == 1:
-                for _, future in requests:
-                    settle(future, error)
-            else:  # one of them failed, and the others must not fail with it
-                for request in requests:
+            if len(requests) > 1 and not isinstance(error, (JournalError, OSError)):
+                for request in requests:  # one of them failed, and the others must not
                     self._commit([request])
-            return
-        self.snapshot = snapshot
-        if any(change.kind == "retry" for change, _ in requests):
-            self.refused = len(self._journal.refused())
-        if self.pending and not self._journal.is_bound and not self._folder_problem:
-            self._checkpoint()  # the folder names its journal from the first change on
+                return
+            if not isinstance(error, ServerError):
+                log.exception("changes failed")
+            if isinstance(error, DamagedModelError):
+                self._model_problem = "the model can't be read; see the log"
+            outcomes = [error] * len(requests)
         for (_, future), outcome in zip(requests, outcomes, strict=True):
             settle(future, outcome)
 
+    def _make(self, changes: list[Change]) -> list[Change]:
+        journal, learner, snapshot = self._journal, self.learner.copy(), self.snapshot
+        is_saved = storage.exists(self.settings.model)
+        if is_saved and not journal.is_bound:
+            self._bind()
+        with journal.transaction():
+            made = make(learner, journal, changes)
+            if journal.last != snapshot.version:
+                snapshot = Snapshot.of(learner, journal.last)
+        self.snapshot = snapshot
+        if any(change.kind == "retry" for change in changes):
+            self.refused = len(journal.refused())
+        if not is_saved and not self._folder_problem:
+            self._checkpoint()
+        return made
+
     # ------------------------------------------------------------------ checkpoints
 
-    def _purge(self) -> None:
-        """Delete the forgotten classes that can no longer be undone, from the model folder too."""
-        if self._journal.purge(time.time() - self.settings.undo_seconds):
-            self._next_checkpoint = 0.0
+    def _extras(self, bookmark: Bookmark) -> dict[str, Any]:
+        return {**self.learner.extras, SERVICE: bookmark._asdict()}
 
-    def _checkpoint(self) -> None:
+    def _bind(self) -> None:
+        """Let the model folder say that its journal has more: it must not be lost from now on."""
+        bookmark = self._journal.bookmark(self._journal.position, is_open=True)
+        storage.save_extras(self.settings.model, self._extras(bookmark))
+        self._journal.is_bound = True
+
+    def _is_checkpoint_due(self) -> bool:
+        """Whether there is something to save, or what undoes changes is to be erased."""
+        if self._folder_problem or not self._journal.has_undo(self._undo_before()):
+            is_time = time.monotonic() >= self._checkpoint_at
+            return is_time and bool(self.pending or self._folder_problem)
+        return True
+
+    def _undo_before(self) -> float:
+        return time.time() - self.settings.undo_seconds
+
+    def _checkpoint(self, *, is_open: bool = True) -> None:
         """Save the model; if that fails, its changes stay in the journal."""
         model, has_classes = self.settings.model, bool(self.learner.classes)
         wait = self.settings.checkpoint_interval
         if not has_classes and not storage.exists(model):
             return  # it never had any
         try:
-            binding = self._journal.binding(self.snapshot.version)
-            extras = {**self.learner.extras, SERVICE: binding._asdict()}
+            bookmark = self._journal.bookmark(self.snapshot.version, is_open=is_open)
             arrays, document = self.learner.pack(solved=has_classes)
             # Overwriting is safe: nobody else can have saved while this process holds the lock.
-            storage.save(model, arrays, {**document, "extras": extras})
-            self._journal.mark_checkpointed(binding)
+            storage.save(model, arrays, {**document, "extras": self._extras(bookmark)})
+            self._journal.is_bound = is_open
+            self._journal.saved(bookmark.position, self._undo_before())
             self._folder_problem = ""
-            log.info("checkpoint", extra={"position": binding.position})
+            log.info("checkpoint", extra={"position": bookmark.position})
         except Exception as error:
             log.error("checkpoint failed", exc_info=error)
             reason = _reason(error)
             self._folder_problem = f"the model folder could not be written ({reason}); see the log"
             wait = min(wait, CHECKPOINT_AGAIN_SECONDS)
-        self._next_checkpoint = time.monotonic() + wait
+        self._checkpoint_at = time.monotonic() + wait
 
     def _finish(self) -> None:
-        """Save what is left."""
-        try:
-            if not self._problem:
-                self._purge()
-                if self.pending:
-                    self._checkpoint()
-        except Exception:
-            log.exception("stop")
+        """Save what is left, and let the folder say that it has everything."""
+        if self.pending or self._journal.is_bound or self._journal.has_undo(self._undo_before()):
+            self._checkpoint(is_open=False)
 
 
 def _reason(error: Exception) -> str:
@@ -298,9 +297,3 @@ def _reason(error: Exception) -> str:
     causes = (error, error.__cause__)
     said = (getattr(cause, "strerror", None) for cause in causes)
     return next((reason for reason in said if reason), type(error).__name__)
-
-
-def _unavailable() -> ServerError:
-    return ServerError(
-        "The model can't be changed at the moment; see GET /v1/health.", 503, "problem"
-    )

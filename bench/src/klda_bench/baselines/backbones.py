@@ -13,17 +13,15 @@ import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
-from torch.nn import functional
 
 from klda import encoders
 from klda.encoders import MODELS, OfflineModelError
-from klda.encoders.images import open_image
+from klda.encoders.image_decoding import open_image
 from klda.encoders.pretrained import quiet
 from klda.encoders.sources import Hub
 from klda.errors import KldaError, MissingDependencyError
 from klda_bench.baselines.rows import Batch, Rows
 from klda_bench.environment import UnavailableError
-from klda_bench.models.efficientnet import EfficientNetLite
 
 IGNORED = -100
 """Target value of a position that no loss is computed for."""
@@ -96,15 +94,6 @@ class TextEncoder(nn.Module):
         self.model = model.get_encoder() if model.config.is_encoder_decoder else model
         self.dimension = int(model.config.hidden_size)
 
-    @property
-    def n_positions(self) -> int | None:
-        """Most tokens that the model has places for; None where places are relative."""
-        most = getattr(self.model.config, "max_position_embeddings", None)
-        places = getattr(getattr(self.model, "embeddings", None), "position_embeddings", None)
-        padding = getattr(places, "padding_idx", None)
-        # RoBERTa and its kin count places from behind the padding's number.
-        return most if most is None or padding is None else most - padding - 1
-
     def tokenize(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
         """Token ids of each text, cut to `max_length`."""
         limit = min(max_length, self.tokenizer.model_max_length)
@@ -135,8 +124,7 @@ class TextEncoder(nn.Module):
 class VisionNetwork(nn.Module):
     """A vision network as klda loads it: its processor, its class token or pooling.
 
-    EfficientNet-lite0 trains with its batch normalisations folded into the convolutions. It resizes
-    arrays of one size on the device, which is faster than reading them resized.
+    EfficientNet-lite0 trains with its batch normalisations folded into the convolutions.
     """
 
     causal = False
@@ -144,8 +132,7 @@ class VisionNetwork(nn.Module):
     def __init__(self, name: str) -> None:
         super().__init__()
         encoder: Any = encoders.load(name, device="cpu", precision="float32", modality="image")
-        self._pixels, self._forward = encoder.network.pixels, encoder.network.forward
-        self._resizes = isinstance(encoder.network, EfficientNetLite)
+        self._pixels, self._pooling = encoder.network.pixels, encoder.network.pooling
         self.model = encoder.network.model.requires_grad_(True)
         self.dimension = int(encoder.dimension)
 
@@ -153,12 +140,9 @@ class VisionNetwork(nn.Module):
         self, images: list[Any], max_length: int, columns: Batch, device: torch.device
     ) -> Rows:
         """Have images read for training or prediction, a batch at a time."""
-        as_they_are = self._resizes and _are_arrays_of_one_size(images)
 
         def read(index: np.ndarray) -> Tensor:
             chosen = [images[place] for place in index]
-            if as_they_are:
-                return torch.from_numpy(np.stack(chosen))
             with ThreadPoolExecutor(_READERS) as pool:
                 opened = pool.map(open_image, chosen, index.tolist())
                 pixels = list(pool.map(self._pixels, opened))
@@ -173,28 +157,12 @@ class VisionNetwork(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Feature of each image, (n, d)."""
-        pixels = batch["pixels"]
-        return self._forward(resized(pixels) if pixels.dtype == torch.uint8 else pixels)
-
-
-def _are_arrays_of_one_size(images: Sequence[Any]) -> bool:
-    shapes = {image.shape if isinstance(image, np.ndarray) else None for image in images}
-    return len(shapes) == 1 and None not in shapes
-
-
-def resized(images: Tensor) -> Tensor:
-    """Prepare uint8 images (n, height, width, 3) as `EfficientNetLite.pixels` does, on any device.
-
-    With antialiasing torch's bicubic kernel is Pillow's. That works on rows first, then on columns,
-    and keeps whole numbers of 0 to 255 between the two.
-    """
-    size = EfficientNetLite.SIZE
-    with torch.autocast(images.device.type, enabled=False):
-        planes = images.permute(0, 3, 1, 2).float()
-        for shape in ((planes.shape[2], size), (size, size)):
-            planes = functional.interpolate(planes, shape, mode="bicubic", antialias=True)
-            planes = planes.round().clamp(0, 255)
-        return (planes - 127.0) / 128.0
+        if self._pooling == "average":
+            return self.model.extract_features(batch["pixels"]).mean(dim=(2, 3))
+        outputs = self.model(pixel_values=batch["pixels"])
+        if self._pooling == "cls":
+            return outputs.last_hidden_state[:, 0]
+        return outputs.pooler_output.flatten(1)
 
 
 def load_encoder_of(name: str) -> TextEncoder | VisionNetwork:

@@ -65,11 +65,7 @@ class ClassifierBaseline(Baseline):
 
     def _rows(self, texts: list[Any], codes: Sequence[int] | None = None) -> Rows:
         columns = {} if codes is None else {"labels": torch.tensor(codes)}
-        return self.module.encoder.rows(texts, self._tokens(), columns, self._device)
-
-    def _tokens(self) -> int:
-        """Tokens that a text is cut to."""
-        return self.max_length
+        return self.module.encoder.rows(texts, self.max_length, columns, self._device)
 
     def _learn(self, texts: list[str], labels: list[Any]) -> None:
         rows = self._rows(texts, self._codes(labels))
@@ -144,8 +140,8 @@ class KD(ClassifierBaseline):
 
     name = "kd"
 
-    temperature: float = option(2.0, above=0)
-    weight: float = option(1.0, least=0)
+    temperature: float = option(2.0, least=1e-3)
+    weight: float = option(1.0)
 
     def _before_task(self, rows: Rows) -> None:
         if self.n_tasks_:

@@ -24,15 +24,13 @@ class EWC(ClassifierBaseline):
     weights, weighted by these): the same gradient, and memory that doesn't grow with the tasks.
 
     `penalty` is lambda of equation 3. A task's Fisher diagonal is estimated from `fisher_samples`,
-    one gradient each, with labels drawn from the model's own answers (`fisher_labels` sampled: the
-    Fisher information) or the data's (given: the "empirical Fisher").
+    one gradient each, with labels drawn from the model's own answers.
     """
 
     name = "ewc"
 
-    penalty: float = option(5000.0, least=0)
+    penalty: float = option(5000.0)
     fisher_samples: int = option(200, least=1)
-    fisher_labels: str = option("sampled", choices=("sampled", "given"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,11 +75,8 @@ class EWC(ClassifierBaseline):
         rng = np.random.default_rng([self.seed, self.n_tasks_, 1])
         chosen = rng.permutation(len(rows))[: self.fisher_samples]
         for sample in chosen:
-            batch = rows.take(np.array([sample]))
-            scores = self.module(batch)
-            label = batch["labels"]
-            if self.fisher_labels == "sampled":
-                label = torch.multinomial(scores.detach().softmax(1), 1).flatten()
+            scores = self.module(rows.take(np.array([sample])))
+            label = torch.multinomial(scores.detach().softmax(1), 1).flatten()
             loss = functional.cross_entropy(scores, label)
             gradients = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
             for square, gradient in zip(squares, gradients, strict=True):

@@ -51,23 +51,18 @@ class PromptedModule(ClassifierModule):
         with torch.autocast(batch["ids"].device.type, enabled=False):
             return self.encoder(batch)
 
-    def select(self, query: Tensor, frequency: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Select the N nearest keys of each query; also gives their cosine distances gamma.
-
-        Equation 3; with the `frequency` of each prompt's use in earlier tasks, equation 4.
-        """
+    def select(self, query: Tensor) -> tuple[Tensor, Tensor]:
+        """Select the N nearest keys of each query (equation 3), with their cosine distances."""
         with torch.autocast(query.device.type, enabled=False):
             keys = functional.normalize(self.keys, dim=1)
             distance = 1 - functional.normalize(query, dim=1) @ keys.T
-        # The floor keeps prompts that no task has used in the order of their distance.
-        cost = distance if frequency is None else distance * (frequency + 1e-3)
-        chosen = cost.topk(self.top_n, dim=1, largest=False).indices
+        chosen = distance.topk(self.top_n, dim=1, largest=False).indices
         return chosen, distance.gather(1, chosen)
 
-    def prompted(self, batch: Batch, frequency: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def prompted(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Scores of the prompted text, and the sum of the chosen keys' distances."""
         query = batch["query"] if "query" in batch else self.query(batch)
-        chosen, distance = self.select(query, frequency)
+        chosen, distance = self.select(query)
         prompts = self.prompts[chosen].flatten(1, 2)
         words = self.encoder.embed(batch["ids"])
         # Equation 2: x_p = [P_s1; ...; P_sN; x_e].
@@ -89,14 +84,12 @@ class L2P(ClassifierBaseline):
     """Learning to prompt (Wang et al. 2022).
 
     Only the prompts, their keys and the head are trained. As in the authors' code, cross-entropy
-    runs over the current task's classes alone. While a task is learned, prompts that earlier tasks
-    used often are passed over (equation 4): without it the first task's few prompts draw near to
-    every query and no other is ever selected.
+    runs over the current task's classes alone, and how often earlier tasks used a prompt does not
+    count (equation 4 is left out).
 
     `pool_size` is M, the number of prompts; `prompt_length` L_p, tokens per prompt; `top_n` N, the
     prompts selected for a text; `pull` lambda of equation 5: how strongly the chosen keys are drawn
-    to the query. `diversify` uses equation 4 while learning. Prompts and keys learn at `head_lr`.
-    Where `max_length` leaves no places for the prompts, texts are cut shorter.
+    to the query. Prompts and keys learn at `head_lr`.
     """
 
     name = "l2p"
@@ -104,8 +97,7 @@ class L2P(ClassifierBaseline):
     pool_size: int = 10
     prompt_length: int = option(5, least=1)
     top_n: int = 5
-    pull: float = option(0.5, least=0)
-    diversify: bool = True
+    pull: float = option(0.5)
 
     def __post_init__(self) -> None:
         if not 1 <= self.top_n <= self.pool_size:
@@ -113,23 +105,9 @@ class L2P(ClassifierBaseline):
                 f"top_n={self.top_n} must lie between 1 and pool_size={self.pool_size}."
             )
         super().__post_init__()
-        # How often the learned tasks' texts selected each prompt.
-        self._uses = torch.zeros(self.pool_size, device=self._device)
 
     def _make_module(self) -> PromptedModule:
         return PromptedModule(self.backbone, self.pool_size, self.prompt_length, self.top_n)
-
-    def _tokens(self) -> int:
-        places = self.module.encoder.n_positions
-        if places is None:
-            return self.max_length
-        room = places - self.top_n * self.prompt_length
-        if room < 1:
-            raise KldaError(
-                f"top_n={self.top_n} prompts of prompt_length={self.prompt_length} leave no place "
-                f"for a text: backbone={self.backbone!r} has {places}. Lower one of them."
-            )
-        return min(self.max_length, room)
 
     def _groups(self) -> list[tuple[float, Iterable[Tensor]]]:
         return [(self.head_lr, self._trained().values())]
@@ -144,15 +122,6 @@ class L2P(ClassifierBaseline):
 
     def _loss(self, batch: Batch) -> Tensor:
         """Equation 5."""
-        scores, distance = self.module.prompted(batch, self._frequency())
+        scores, distance = self.module.prompted(batch)
         scores = scores.masked_fill(self._absent, float("-inf"))
         return functional.cross_entropy(scores, batch["labels"]) + self.pull * distance.mean()
-
-    def _frequency(self) -> Tensor | None:
-        """Share of each prompt in all selections of the earlier tasks."""
-        return self._uses / self._uses.sum() if self.diversify and self.n_tasks_ else None
-
-    def _after_task(self, rows: Rows) -> None:
-        with torch.no_grad():
-            chosen, _ = self.module.select(rows.columns["query"], self._frequency())
-        self._uses = self._uses + torch.bincount(chosen.flatten(), minlength=self.pool_size)

@@ -46,8 +46,8 @@ class LAMOL(generation.GenerativeBaseline):
 
     name = "lamol"
 
-    gamma: float = option(0.2, least=0)
-    lm_weight: float = option(0.25, least=0)
+    gamma: float = option(0.2)
+    lm_weight: float = option(0.25)
     top_k: int = option(20, least=1)
     question: str = " Which class is this text?"
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any, cast
@@ -19,6 +18,8 @@ from klda.errors import KldaError
 from klda_bench.baselines.rows import Batch, Rows
 from klda_bench.environment import require, require_device, resolve_device
 
+CLIP_NORM = 1.0  # of a step's gradients
+
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
@@ -29,22 +30,9 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-def option(default: Any, **bounds: Any) -> Any:
-    """Declare an option with bounds: its `least` value, what it is `above`, or its `choices`."""
-    return field(default=default, metadata=bounds)
-
-
-def _check_option(name: str, value: Any, bounds: Mapping[str, Any]) -> None:
-    """Raise where an option has no value that it may have."""
-    if value not in bounds.get("choices", (value,)):
-        raise KldaError(f"{name}={value!r} is unknown; choose one of {list(bounds['choices'])}.")
-    number = isinstance(value, (int, float)) and not math.isinf(value)
-    for bound, fits, words in (
-        ("least", operator.ge, "at least"),
-        ("above", operator.gt, "larger than"),
-    ):
-        if bound in bounds and not (number and fits(value, bounds[bound])):
-            raise KldaError(f"{name}={value!r} must be a number {words} {bounds[bound]}.")
+def option(default: float, *, least: float = 0) -> Any:
+    """Declare an option that is a number, and the least that it may be."""
+    return field(default=default, metadata={"least": least})
 
 
 @dataclass(kw_only=True, eq=False)
@@ -52,9 +40,8 @@ class Baseline(ABC):
     """A method that learns task after task by training a network.
 
     `head_lr` is Adam's learning rate for what starts untrained (head, prompts), `backbone_lr` that
-    for the foundation model; over a task they fall to zero (`schedule` linear) or stay (constant).
-    Texts are cut to `max_length` tokens. `precision` is bf16, float32, or auto: bfloat16 autocast
-    on a GPU and float32 elsewhere.
+    for the foundation model; over a task they fall to zero. Texts are cut to `max_length` tokens.
+    On a GPU, products are in bfloat16.
 
     A subclass says what it makes, learns and predicts with.
     """
@@ -66,19 +53,18 @@ class Baseline(ABC):
     device: str = "auto"
     epochs: int = option(50, least=1)
     batch_size: int = option(128, least=1)
-    head_lr: float = option(1e-3, least=0)
-    backbone_lr: float = option(1e-4, least=0)
-    schedule: str = option("linear", choices=("linear", "constant"))
-    clip_norm: float = option(1.0, above=0)
+    head_lr: float = option(1e-3)
+    backbone_lr: float = option(1e-4)
     max_length: int = option(128, least=1)
-    precision: str = option("auto", choices=("auto", "bf16", "float32"))
     seed: int = 0
     progress: bool = True
     module: Any = field(init=False)
 
     def __post_init__(self) -> None:
         for declared in fields(self):
-            _check_option(declared.name, getattr(self, declared.name, None), declared.metadata)
+            value, least = getattr(self, declared.name, None), declared.metadata.get("least")
+            if least is not None and not (isinstance(value, (int, float)) and value >= least):
+                raise KldaError(f"{declared.name}={value!r} must be a number at least {least}.")
         device = resolve_device(self.device)
         require_device(device)
         try:
@@ -86,8 +72,6 @@ class Baseline(ABC):
         except RuntimeError as error:
             message = f"device={device!r} is unknown; use 'auto', 'cpu' or 'cuda'."
             raise KldaError(message) from error
-        gpu = self._device.type == "cuda"
-        self._bf16 = self.precision == "bf16" or (self.precision == "auto" and gpu)
         self.classes_: list[Any] = []
         self.n_tasks_ = 0
         with seeded(self.seed, self._device):
@@ -145,7 +129,8 @@ class Baseline(ABC):
         return [position[label] for label in labels]
 
     def _autocast(self) -> torch.autocast:
-        return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._bf16)
+        gpu = self._device.type == "cuda"
+        return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=gpu)
 
     def _fit(self, rows: Rows, groups: Sequence[tuple[float, Iterable[Tensor]]]) -> None:
         """Train: Adam over groups of weights and their rates, clipping, the schedule, a bar."""
@@ -153,9 +138,9 @@ class Baseline(ABC):
         parameters = [weight for group in given for weight in cast("list", group["params"])]
         optimizer = torch.optim.Adam(given, fused=self._device.type == "cuda")
         per_epoch = math.ceil(len(rows) / self.batch_size)
-        steps, linear = self.epochs * per_epoch, self.schedule == "linear"
+        steps = self.epochs * per_epoch
         scheduler = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: max(0.0, 1 - step / steps) if linear else 1.0
+            optimizer, lambda step: max(0.0, 1 - step / steps)
         )
         rng = np.random.default_rng([self.seed, self.n_tasks_])
         # disable=None: a bar on a terminal, silence in a pipe.
@@ -175,7 +160,7 @@ class Baseline(ABC):
                     loss = self._loss(batch)
                 loss.backward()
                 total += loss.detach()
-                nn.utils.clip_grad_norm_(parameters, self.clip_norm)
+                nn.utils.clip_grad_norm_(parameters, CLIP_NORM)
                 optimizer.step()
                 scheduler.step()
             # Read once an epoch: reading a loss makes the CPU wait for the GPU.

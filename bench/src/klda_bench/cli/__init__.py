@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
-from typing import Annotated
 
 import pandas as pd
 import typer
 
 from klda.cli.app import Command, ReportingGroup
-from klda_bench.cli import paper, shots
+from klda_bench.cli import at_work, paper, shots
 from klda_bench.cli.options import measurement
 from klda_bench.data import listing
-from klda_bench.display.show import show, wrote
-from klda_bench.measure import forget, service, speed, start
+from klda_bench.display.show import show
+from klda_bench.measure import forget, load, speed, start
 from klda_bench.methods import registry
-from klda_bench.paper.report import write_report
 
 app = typer.Typer(
     cls=ReportingGroup,
@@ -45,20 +42,13 @@ for _function in paper.COMMANDS:
     command(_function.__name__)(_function)
 
 
-@command()
-def report(
-    folder: Annotated[Path, typer.Argument(help="Output folder of the other commands.")],
-) -> None:
-    """Write one page of a folder's runs, as HTML and Markdown: summary, tables, plots, commands."""
-    wrote(write_report(folder))
-
-
 command()(shots.shots)
+command("peers-at-work")(at_work.peers_at_work)
 command()(measurement(speed.speed))
 command()(measurement(forget.forget))
 command()(measurement(start.start))
 command()(measurement(start.learn))
-_group = typer.Typer(help=str(service.__doc__), no_args_is_help=True)
-for _measure in service.COMMANDS:
+_group = typer.Typer(help=load.__doc__, no_args_is_help=True)
+for _measure in (load.load, load.kill):
     _group.command(_measure.__name__, cls=Command)(measurement(_measure))
 app.add_typer(_group, name="service")

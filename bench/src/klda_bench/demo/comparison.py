@@ -10,27 +10,12 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
-from klda import NCM, Learner
+from klda import NCM
 from klda_bench.display import plots
 
 EPOCHS = 20
 KLDA = "klda"
 Curves = dict[str, list[float]]
-
-
-class Taught:
-    """A `Learner` as a method that learns task by task, from features."""
-
-    def __init__(self, learner: Learner) -> None:
-        self.learner = learner
-
-    def learn_task(self, X: np.ndarray, y: np.ndarray) -> None:
-        """Learn the task's rows."""
-        self.learner.learn_rows(X, y.tolist())
-
-    def predict(self, X: np.ndarray) -> np.ndarray:
-        """Label rows."""
-        return np.array([answer.top[0][0] for answer in self.learner.answer_rows(X, top=1)])
 
 
 class Retrained:

@@ -48,18 +48,19 @@ def as_text(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def markdown(frame: pd.DataFrame) -> str:
-    """Write a frame as a Markdown table: its first column on the left, all others on the right."""
+    """Write a frame as a Markdown table; words on the left, numbers on the right."""
     shown = as_text(frame)
     rows = [[text.replace("|", r"\|") for text in row] for row in (shown, *shown.to_numpy())]
     head, *lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([head, f"|---{'|---:' * (shown.shape[1] - 1)}|", *lines])
+    sides = ["---" if _are_words(frame, i) or not i else "---:" for i in range(shown.shape[1])]
+    return "\n".join([head, f"|{'|'.join(sides)}|", *lines])
 
 
 def rich_table(frame: pd.DataFrame, title: str | None = None) -> RichTable:
     """Draw a frame, one line per row; words on the left, numbers on the right."""
     table = RichTable(title=title, title_justify="left")
     for i, name in enumerate(as_text(frame).columns):
-        words = any(isinstance(value, str) for value in frame.iloc[:, i]) and not _figures(frame, i)
+        words = _are_words(frame, i)
         table.add_column(
             name,
             justify="left" if words else "right",
@@ -72,10 +73,11 @@ def rich_table(frame: pd.DataFrame, title: str | None = None) -> RichTable:
     return table
 
 
-def _figures(frame: pd.DataFrame, column: int) -> bool:
-    """Whether most of a column of texts are figures, such as a mean and its spread."""
-    texts = [str(text) for text in frame.iloc[:, column] if text not in ("-", "")]
-    return 2 * sum(text.lstrip("+-")[:1].isdigit() for text in texts) > len(texts)
+def _are_words(frame: pd.DataFrame, column: int) -> bool:
+    """Whether most of a column are words, and not figures such as a mean and its spread."""
+    values = frame.iloc[:, column].tolist()
+    texts = [value for value in values if isinstance(value, str) and value not in ("-", "")]
+    return 2 * sum(text.lstrip("+-")[:1].isdigit() for text in texts) < len(texts)
 
 
 def show_rows(rows: Sequence[Row]) -> Iterator[Any]:

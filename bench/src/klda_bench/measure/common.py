@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from klda import KLDA
 from klda_bench.environment import require
 
 GAMMA = 0.2
@@ -30,12 +29,6 @@ def names(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def make_model(n_components: int, device: str = "cpu", **options: Any) -> KLDA:
-    """Return KLDA with the settings that measurements of time and memory share."""
-    place: dict[str, Any] = {"n_components": n_components, "device": device}
-    return KLDA(**(place | {"gamma": GAMMA, "random_state": 0} | options))
-
-
 def make_samples(n_rows: int, n_features: int, n_classes: int) -> tuple[np.ndarray, np.ndarray]:
     """Return unit-length features of overlapping classes and their labels."""
     rng = np.random.default_rng(0)
@@ -43,17 +36,6 @@ def make_samples(n_rows: int, n_features: int, n_classes: int) -> tuple[np.ndarr
     labels = np.arange(n_rows) % n_classes
     samples = rng.standard_normal((n_rows, n_features), dtype=np.float32) + centres[labels]
     return samples / np.linalg.norm(samples, axis=1, keepdims=True), labels
-
-
-def in_turns(
-    programs: Mapping[Any, Callable[[], Sequence[float]]], repeats: int
-) -> dict[Any, list[float]]:
-    """Run programs in turns: what else the machine does meets all of them alike.
-
-    Returns the medians of the figures that each program gave.
-    """
-    runs = [{name: run() for name, run in programs.items()} for _ in range(repeats)]
-    return {name: np.median([run[name] for run in runs], axis=0).tolist() for name in programs}
 
 
 class Clock:

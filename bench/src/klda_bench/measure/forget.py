@@ -8,10 +8,10 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from klda import Learner, encoders
+from klda import KLDA, Learner, encoders
 from klda_bench import data as datasets_
-from klda_bench.measure.common import Data, Names, Seeds, make_model, names
-from klda_bench.models.feature_cache import CachedEncoder, FeatureCache
+from klda_bench.measure.common import GAMMA, Data, Names, Seeds, names
+from klda_bench.models.feature_cache import CachedEncoder
 from klda_bench.results import Row
 
 
@@ -22,14 +22,16 @@ def forget(
     seeds: Seeds = 3,
 ) -> Iterator[Row]:
     """Forget a fifth of the classes one by one; compare with a model that never learned them."""
-    encoder = CachedEncoder(encoders.load(backbone), FeatureCache())
+    encoder = CachedEncoder(encoders.load(backbone))
     for name in names(datasets):
         found = datasets_.load(name, data=data)
         X, X_test, y = encoder.encode(found.train.X), encoder.encode(found.test.X), found.train.y
         for seed in range(seeds):
             gone = np.random.default_rng(seed).permutation(found.classes)[: len(found.classes) // 5]
             learner, never = (
-                Learner("features", classifier=make_model(5000, random_state=seed), keep="features")
+                Learner(
+                    "features", classifier=KLDA(gamma=GAMMA, random_state=seed), keep="features"
+                )
                 for _ in range(2)
             )
             learner.learn(X, y).predict(X_test)

@@ -3,8 +3,7 @@
 All programs are measured in one run on one machine, on synthetic features of CLINC150's size:
 
 - *klda*: learning is what a user calls, from the constructor over ``partial_fit`` to the first
-  answer. Random features are drawn, features come from the host's memory; on a GPU the same is also
-  measured with features that are on the device.
+  answer. Random features are drawn, features come from the host's memory.
 - *authors' form*, measured in the same way: per-class updates, the pseudo-inverse of the scatter,
   and one sample at a time through the full Mahalanobis form (`klda_bench.methods.authors`). One
   member is measured; five take five times as long.
@@ -28,7 +27,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
@@ -42,7 +41,6 @@ from sklearn.pipeline import make_pipeline
 from klda import KLDA, KLDAEnsemble, Learner
 from klda_bench import environment
 from klda_bench.measure.common import GAMMA, Clock, Device, Tf32, make_samples
-from klda_bench.methods.authors import AuthorsKLDA
 from klda_bench.results import Row
 
 NEW_CLASS = 70  # samples of a class that is added to a fitted model
@@ -50,10 +48,7 @@ NEW_CLASSES = 5  # one after another, of which the median counts: some need anot
 ROUNDS = 5  # all programs in turns; medians count
 AUTHORS = "authors' form"
 ONE_AT_A_TIME = 20  # samples that the authors' form answers
-FIGURES = (
-    *("learn_seconds", "learn_on_device_seconds", "add_class_seconds"),
-    *("predict_microseconds", "over_floor"),
-)
+FIGURES = ("learn_seconds", "add_class_seconds", "predict_microseconds", "over_floor")
 
 
 @dataclass(frozen=True)
@@ -72,13 +67,11 @@ class Sizes:
     intents: int = 77
 
 
-QUICK = Sizes(3000, 64, 30, 800, taught=(100, 380, 420), wide=64, intents=10)
+QUICK = Sizes(1200, 64, 30, 400, 2, taught=(100, 180, 220), wide=64, intents=10)
 
 
 def speed(
     device: Device = "auto",
-    n_components: Annotated[int | None, typer.Option(help="Random features D.")] = None,
-    members: Annotated[int | None, typer.Option(help="Members of the ensemble.")] = None,
     tf32: Tf32 = False,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes, a few seconds.")] = False,
     no_reference: Annotated[
@@ -87,8 +80,6 @@ def speed(
 ) -> Iterator[Row]:
     """Measure the engine beside the authors' form, scikit-learn and the bare BLAS."""
     sizes, device = QUICK if quick else Sizes(), environment.resolve_device(device)
-    components, members = n_components or sizes.components, members or sizes.members
-    sizes = replace(sizes, components=components, members=members)
     if device != "cpu":
         environment.allow_tf32(tf32)
     programs = _Programs(sizes, device)
@@ -99,9 +90,6 @@ def speed(
     where = f"{environment.describe_device(device)}{' with TF32' if tf32 else ''}"
     yield from ({"what": f"{title} on {where}", **row} for row in _medians(runs))
     yield from _teach_one(sizes, device)
-    if device == "cpu":
-        peak = environment.in_child(_peak_memory, sizes)
-        yield {"what": "peak memory beyond the data, all members", "peak_bytes": peak}
 
 
 def _teach_one(sizes: Sizes, device: str) -> Iterator[Row]:
@@ -162,14 +150,12 @@ class _Programs:
         shape = (sizes.samples, sizes.components)
         rows: Any = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
         self._lifted = rows if device == "cpu" else _tensor(rows, device)
-        self._on_device = None if device == "cpu" else _tensor(self._samples, device)
         self._floor(self._lifted[:100])
 
     def in_turns(self) -> Iterator[Row]:
         """Run ours, one after another, several times."""
-        models = [(1, True), (1, False), (self._sizes.members, True)]
         for _ in range(ROUNDS):
-            for members, paper in dict.fromkeys(models):
+            for members, paper in ((1, True), (1, False), (self._sizes.members, True)):
                 yield from self._ours(members, paper)
 
     def _ours(self, members: int, paper: bool) -> Iterator[Row]:
@@ -190,9 +176,6 @@ class _Programs:
             self._add_class(model, i) for i in range(NEW_CLASSES)
         )
         row["over_floor"] = learn / (members * statistics.mean(floors))
-        if self._on_device is not None:
-            _, seconds = self._learn(lambda: make().partial_fit(self._on_device, labels))
-            row["learn_on_device_seconds"] = seconds
         yield name | row
 
     def _learn(self, fitted: Callable[[], Any]) -> tuple[Any, float]:
@@ -220,6 +203,9 @@ class _Programs:
 
     def references(self) -> Iterator[Row]:
         """Run programs that have to learn everything again for a new class, one member each."""
+        environment.require("torch", "baselines")
+        from klda_bench.methods.authors import AuthorsKLDA
+
         components = self._sizes.components
 
         def authors() -> AuthorsKLDA:
@@ -264,14 +250,3 @@ def _torch_floor(rows: Any, means: Any) -> None:
     square = rows.T @ rows
     square.diagonal().add_(1000.0)
     torch.cholesky_solve(means.T, torch.linalg.cholesky(square))
-
-
-def _peak_memory(sizes: Sizes) -> int:
-    """Bytes that learning and answering with all members takes beyond the data."""
-    samples, labels = make_samples(sizes.samples, sizes.features, sizes.classes)
-    _model(sizes, "cpu", 1, True).fit(samples[:100], labels[:100]).predict(samples[:10])
-    idle = environment.resident_bytes()
-    with environment.peak_memory() as memory:
-        model = _model(sizes, "cpu", sizes.members, True)
-        model.partial_fit(samples, labels).predict(samples[: sizes.test])
-    return memory.peak_bytes - idle

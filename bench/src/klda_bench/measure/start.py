@@ -12,8 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +20,7 @@ import numpy as np
 import typer
 
 from klda import KldaError
-from klda_bench.measure.common import Repeats, in_turns, names
+from klda_bench.measure.common import Repeats, names
 from klda_bench.results import Row
 
 TEXTS = ["where is my card?", "my card has not come", "will it rain?", "a sunny day"]
@@ -81,45 +80,14 @@ def start(
 
 def learn(
     file: Annotated[list[Path], typer.Option(help="File with samples and labels; repeatable.")],
-    source: Annotated[
-        Path | None, typer.Option(help="Folder src/ of another version of klda to compare with.")
-    ] = None,
-    precisions: Annotated[str, typer.Option(help="Number formats; '' for rows of features.")] = (
-        "float32,bfloat16"
-    ),
     options: Annotated[str, typer.Option(help="More options of klda learn, in quotes.")] = "",
     repeats: Repeats = 3,
 ) -> Iterator[Row]:
-    """Measure klda learn from the shell to the saved model, in turns with another version."""
+    """Measure klda learn from the shell to the saved model: seconds and memory."""
     runner = _Fresh(Path(sys.executable), repeats)
-    programs: dict[str, tuple[list[str], Path | None]] = {
-        f"klda, {kind}": (["--precision", kind], None) for kind in names(precisions)
-    }
-    programs = programs or {"klda": ([], None)}
-    if source is not None:
-        programs["other version"] = ([], source)
-
-    def run(path: Path, own: list[str], place: Path | None) -> tuple[float, float, float]:
-        with tempfile.TemporaryDirectory() as scratch:
-            asked = ("learn", str(path), "--model", str(Path(scratch) / "bot"), *own)
-            return runner.timed(COMMAND, *asked, *shlex.split(options), source=place)
-
     for path in file:
-        runs = {name: partial(run, path, *how) for name, how in programs.items()}
-        medians = in_turns(runs, repeats)
-        for program, figures in medians.items():
-            row = _row(f"klda learn {path.name}", program, figures)
-            if source is not None:
-                other, other_used, _ = medians["other version"]
-                row["speed-up"] = other / row["seconds"]
-                row["speed-up_in_cpu_time"] = other_used / row["cpu_seconds"]
-            yield row
-
-
-def _row(what: str, program: str, figures: Sequence[float]) -> Row:
-    seconds, used, peak = figures
-    row: Row = {"what": what, "program": program, "seconds": seconds, "cpu_seconds": used}
-    return row | ({} if np.isnan(peak) else {"peak_bytes": peak})
+        asked = ("learn", str(path), *shlex.split(options), "--model")
+        yield runner.row(f"klda learn {path.name}", COMMAND, *asked, new_folder=True)
 
 
 class _Fresh:
@@ -128,31 +96,31 @@ class _Fresh:
     def __init__(self, python: Path, repeats: int) -> None:
         self._python, self._repeats = python, repeats
 
-    def run(
-        self, code: str, *arguments: str, source: Path | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [os.fspath(self._python), "-c", code, *arguments]
-        place = {} if source is None else {"PYTHONPATH": str(source.resolve())}
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, env=os.environ | place
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise KldaError(f"--python {self._python} can't run this: {last}")
         return done
 
-    def timed(
-        self, code: str, *arguments: str, source: Path | None = None
-    ) -> tuple[float, float, float]:
+    def row(self, program: str, code: str, *arguments: str, new_folder: bool = False) -> Row:
+        """Return medians of some runs; with `new_folder`, each has one as its last argument."""
+        runs = []
+        for _ in range(self._repeats):
+            with tempfile.TemporaryDirectory() as scratch:
+                last = [str(Path(scratch) / "bot")] if new_folder else []
+                runs.append(self._timed(code, *arguments, *last))
+        seconds, used, peak = np.median(runs, axis=0).tolist()
+        row: Row = {"what": "start", "program": program, "seconds": seconds, "cpu_seconds": used}
+        return row | ({} if np.isnan(peak) else {"peak_bytes": peak})
+
+    def _timed(self, code: str, *arguments: str) -> tuple[float, float, float]:
         """Return the seconds that a run takes, those of CPU, and its peak memory (on Linux)."""
         before, begin = os.times(), time.perf_counter()
-        done = self.run(PEAK + code, *arguments, source=source)
+        done = self.run(PEAK + code, *arguments)
         after, end = os.times(), time.perf_counter()
         used = after.children_user + after.children_system
         said = [line.split()[1] for line in done.stderr.splitlines() if line.startswith("peak ")]
         peak = int(said[-1]) * 1024 if said else np.nan
         return end - begin, used - before.children_user - before.children_system, peak
-
-    def row(self, program: str, code: str, *arguments: str) -> Row:
-        runs = in_turns({program: partial(self.timed, code, *arguments)}, self._repeats)
-        return _row("start", program, runs[program])

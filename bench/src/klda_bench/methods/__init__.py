@@ -22,7 +22,6 @@ from klda.errors import KldaError, MissingDependencyError
 from klda_bench.results import NOT_OPTIONS
 
 Group = Literal["paper", "ours", "peer", "reference", "fine-tuned", "own"]
-Curve = Literal["each", "first-seed", "end"]
 Gamma = float | Literal["auto"]
 
 # all-MiniLM-L6-v2 is not among the paper's models; 0.2 is the protocol's value for its unit-length
@@ -48,12 +47,10 @@ class MethodSpec:
     name: str
     title: str
     group: Group
-    curve: Curve
     source: str
     about: str
     own: Mapping[str, Any] | None = None
     layers: str = "last"
-    keeps: str = ""
     why: str = ""
 
     @property
@@ -74,13 +71,9 @@ class MethodSpec:
         self,
         backbone: str = "minilm",
         layers: str = "last",
-        gamma: Gamma | None = None,
         given: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Return the settings of a run: the defaults, with what was asked for in their place.
-
-        `gamma` is the kernel parameter of the paper's KLDA, by default the protocol's.
-        """
+        """Return the settings of a run: the defaults, with what was asked for in their place."""
         found = self.own
         if found is None:
             # All defaults: a changed one is another run, not the old one's figures.
@@ -88,18 +81,13 @@ class MethodSpec:
             found = {p.name: p.default for p in taken if p.default is not p.empty}
         own = {name: value for name, value in found.items() if name not in NOT_OPTIONS}
         if own.get("gamma") == "protocol":
-            own["gamma"] = protocol_gamma(backbone, layers) if gamma is None else gamma
+            own["gamma"] = protocol_gamma(backbone, layers)
         return own | dict(given or {})
 
     @property
     def needs(self) -> Literal["features", "inputs"]:
         """What it learns from: frozen feature rows, or the texts or images themselves."""
         return "inputs" if self.group == "fine-tuned" else "features"
-
-    @property
-    def on_device(self) -> bool:
-        """Whether it can use a GPU; peers that do little work run on the CPU."""
-        return self.group != "peer" or "device" in inspect.signature(self.factory).parameters
 
     def check(self, given: Mapping[str, Any]) -> None:
         """Raise an error if an option was given that the method doesn't have; loads no network."""
@@ -121,13 +109,16 @@ class MethodSpec:
         backbone: str = "minilm",
         seed: int = 0,
         device: str = "cpu",
+        encoder: Any = None,
     ) -> Any:
-        """Build a fresh method."""
-        place = {"device": device, "random_state": seed}
-        taken = inspect.signature(self.factory).parameters
-        if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in taken.values()):
-            place |= {"seed": seed, "backbone": backbone}
-            place = {name: value for name, value in place.items() if name in taken}
+        """Build a fresh method; `encoder` made the features that it will learn from."""
+        place = {"device": device, "random_state": seed, "seed": seed}
+        place |= {"backbone": backbone, "encoder": encoder}
+        parameters = inspect.signature(self.factory).parameters
+        taken = set(parameters)
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            taken |= {"device", "random_state"}  # of an estimator, made by another function
+        place = {name: value for name, value in place.items() if name in taken}
         try:
             return self.factory(**(place | options))
         except TypeError as error:
@@ -144,8 +135,7 @@ def registry(used: Iterable[str] = ()) -> dict[str, MethodSpec]:
     known = _described()
     others = (name for name in used if name not in known)
     return known | {
-        name: MethodSpec(name, name.rpartition(":")[2], "own", "each", name, "your own")
-        for name in others
+        name: MethodSpec(name, name.rpartition(":")[2], "own", name, "your own") for name in others
     }
 
 

@@ -11,11 +11,10 @@ rounding errors of a singular matrix, and the accuracy falls to chance.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
+import torch
+from torch import Tensor
 
-from klda_bench.environment import require
 from klda_bench.methods.peers.linear import Peer
 
 
@@ -28,25 +27,22 @@ class AuthorsKLDA(Peer):
     random_state: int = 0
     device: str = "cpu"
 
-    def _start(self, X: np.ndarray) -> None:
-        torch, D = require("torch", "baselines"), self.n_components
+    def _start(self, rows: Tensor) -> None:
+        D = self.n_components
         generator = torch.Generator().manual_seed(self.random_state)
-        omega = torch.randn(np.shape(X)[1], D, generator=generator) * (2.0 * self.gamma) ** 0.5
+        omega = torch.randn(rows.shape[1], D, generator=generator) * (2.0 * self.gamma) ** 0.5
         self._omega = omega.to(self.device)
         self._beta = (torch.rand(D, generator=generator) * 2.0 * torch.pi).to(self.device)
         self._scatter = torch.zeros((D, D), device=self.device)
-        self._means: dict[int, Any] = {}
+        self._means: dict[int, Tensor] = {}
         self._counts: dict[int, int] = {}
-        self._torch = torch
 
-    def _features(self, X: np.ndarray) -> Any:
-        torch = self._torch
-        rows = torch.as_tensor(np.asarray(X, dtype=np.float32), device=self.device)
+    def _lift(self, rows: Tensor) -> Tensor:
         return (2.0 / self.n_components) ** 0.5 * torch.cos(rows @ self._omega + self._beta)
 
-    def _learn(self, X: np.ndarray, columns: np.ndarray) -> None:
-        for column in np.unique(columns).tolist():
-            Z = self._features(np.asarray(X)[columns == column])
+    def _learn(self, rows: Tensor, columns: Tensor) -> None:
+        for column in columns.unique().tolist():
+            Z = self._lift(rows[columns == column])
             old, n = self._counts.get(column, 0), len(Z)
             before = self._means.get(column, 0.0)
             self._means[column] = (before * old + Z.sum(dim=0)) / (old + n)
@@ -55,11 +51,10 @@ class AuthorsKLDA(Peer):
             self._scatter += centred.T @ centred
 
     def _solve(self) -> None:
-        self._inverse = self._torch.linalg.pinv(self._scatter, rtol=1e-15)
+        self._inverse = torch.linalg.pinv(self._scatter, rtol=1e-15)
 
-    def _scores(self, X: np.ndarray) -> np.ndarray:
+    def _scores(self, rows: Tensor) -> Tensor:
         """Negative Mahalanobis distances, computed from the differences as the authors do."""
-        means = self._torch.stack([self._means[k] for k in range(len(self.labels))])
-        differences = (means - z for z in self._features(X))
-        scores = [-((part @ self._inverse) * part).sum(dim=1).cpu() for part in differences]
-        return np.stack(scores)
+        means = torch.stack([self._means[k] for k in range(len(self.labels))])
+        differences = (means - z for z in self._lift(rows))
+        return torch.stack([-((part @ self._inverse) * part).sum(dim=1) for part in differences])

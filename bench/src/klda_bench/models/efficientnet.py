@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from klda.encoders.base import Layers
-from klda.encoders.files import ModelFiles
+from klda.encoders.encoder import Layers
+from klda.encoders.model_files import ModelFiles
 from klda.encoders.options import Options
-from klda.encoders.pretrained import dtype_name
+from klda.encoders.pretrained import device_and_dtype, dtype_name
 from klda_bench.environment import require
 
 
@@ -27,7 +27,7 @@ class EfficientNetLite:
         torch = require("torch", "efficientnet")
         self._resampling = require("PIL.Image", "efficientnet").Resampling.BICUBIC
         package = require("efficientnet_lite_pytorch", "efficientnet")
-        self.device, self.dtype = options.on_torch({})
+        self.device, self.dtype = device_and_dtype(options, {})
         self.precision = dtype_name(self.dtype)
         self.batch_size = options.batch_size or (64 if self.device.type == "cuda" else 8)
         network = package.EfficientNet.from_name("efficientnet-lite0")
@@ -42,12 +42,14 @@ class EfficientNetLite:
         resized = image.resize((self.SIZE, self.SIZE), self._resampling)
         return (np.asarray(resized, dtype=np.float32).transpose(2, 0, 1) - 127.0) / 128.0
 
-    def forward(self, pixels: Any) -> Any:
-        """Return one row per image, given a tensor of pixels."""
+    def rows(self, pixels: np.ndarray) -> np.ndarray:
+        """Return one row per image, given the pixels of images of one size."""
         import torch
 
-        pixels = pixels.contiguous(memory_format=torch.channels_last)
-        return self.model.extract_features(pixels).mean(dim=(2, 3))
+        given = torch.from_numpy(pixels).to(self.device, self.dtype)
+        with torch.inference_mode():
+            features = self.model.extract_features(given.to(memory_format=torch.channels_last))
+            return features.mean(dim=(2, 3)).float().cpu().numpy()
 
 
 def _fold_batch_norms(network: Any) -> None:

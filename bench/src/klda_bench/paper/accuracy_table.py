@@ -9,19 +9,17 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from klda.errors import MissingDependencyError
 from klda_bench import data, published
 from klda_bench.data import DATASETS
 from klda_bench.methods import registry
 from klda_bench.published import FIGURES
-from klda_bench.results import Row, meaning_of_auto
+from klda_bench.results import Row
 from klda_bench.runs.grid import as_frame, unpack_bits, with_record
-from klda_bench.runs.metrics import FINAL, METRICS, paired_difference, spread
+from klda_bench.runs.metrics import FINAL, paired_difference, spread
 
 _PLACE = ["split", "dataset", "tasks", "backbone", "layers", "method"]
 
@@ -31,9 +29,8 @@ class Table:
     """What a command shows: a frame with its title and notes, files, and the runs behind it.
 
     `cells` of a table of accuracies has one line per cell: where it stands (``row``, ``column`` and
-    their titles), what was measured here (``mean``, ``std``, ``n`` of so many ``seeds``), the
-    ``paper``'s figure, their ``difference`` where both are of one foundation model, why there is no
-    figure (``gap``), a ``note`` such as the part of the data that was used, and all other metrics.
+    their titles), the ``mean`` of what was measured here, the ``paper``'s figure, their
+    ``difference`` where both are of one foundation model, and why there is no figure (``gap``).
     """
 
     title: str
@@ -48,24 +45,16 @@ class Table:
         return int((self.runs.status == status).sum())
 
 
-def write_csv(frame: pd.DataFrame, folder: Path, name: str, **how: Any) -> Path:
-    """Write a frame as ``name.csv`` into a folder; return its path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    frame.to_csv(folder / f"{name}.csv", index=False, **how)
-    return folder / f"{name}.csv"
-
-
-def lay_out(cells: pd.DataFrame, metric: str = FINAL, best: str = "{}") -> pd.DataFrame:
+def lay_out(cells: pd.DataFrame, best: str = "{}") -> pd.DataFrame:
     """Return what is shown of cells, as text; `best` marks the best figure of each column.
 
     Joint training is the upper bound and not among those compared.
     """
     names, columns = [""], [cells.drop_duplicates("row").row_title.tolist()]
     for title, own in cells.groupby("column_title", sort=False):
-        compared = own["mean"][~own.row.str.endswith("joint")]
-        top = compared.min() if metric == "forgetting" else compared.max()
+        compared = own["mean"].where(~own.row.str.endswith("joint"))
         if (own["mean"].notna() | (own.gap != "")).any():
-            is_best = own["mean"].eq(top) & own.index.isin(compared.index)
+            is_best = compared.eq(compared.max())
             names.append(title)
             columns.append(
                 [best.format(t) if b else t for t, b in zip(own.text, is_best, strict=True)]
@@ -85,15 +74,13 @@ def accuracy_table(
     backbones: Sequence[str],
     *,
     main: str = "",
-    metric: str = FINAL,
-    whole: bool = True,
+    with_paper: bool = True,
     columns: Sequence[str] = (),
 ) -> Table:
     """Methods x data sets with each of some foundation models, beside the paper's figures.
 
     These are of the same model, or of the model `main`: then a row is a method, whatever its model.
-    They are shown for all of the paper's data alone, and only if all of them were asked for
-    (`whole`). `columns` come first, with or without runs.
+    `columns` come first, with or without runs.
     """
     runs = runs.assign(row=runs.method if main else runs.backbone + "/" + runs.method)
     rows: dict[str, str] = {}
@@ -101,7 +88,7 @@ def accuracy_table(
     compared = [
         name
         for name in dict.fromkeys([*columns, *runs.dataset])
-        if whole and metric == FINAL and _as_in_the_paper(runs[runs.dataset == name], name)
+        if with_paper and name in DATASETS and _is_the_papers(runs[runs.dataset == name])
     ]
     for backbone in backbones:
         for method, spec in registry(runs.method).items():
@@ -113,7 +100,7 @@ def accuracy_table(
                 alone = len(backbones) == 1
                 rows[row] = spec.title if alone else f"{published.title(backbone)}: {spec.title}"
     same_model = main in ("", backbones[0])
-    table = make_table(title, runs, rows, theirs, columns, metric, same_model=same_model)
+    table = make_table(title, runs, rows, theirs, columns, same_model=same_model)
     stand_ins = [published.title(name) for name in backbones if published.is_stand_in(name)]
     if not main:
         notes = [f"{name} is a stand-in: the paper did not use it." for name in stand_ins]
@@ -126,10 +113,9 @@ def accuracy_table(
     return table
 
 
-def _as_in_the_paper(runs: pd.DataFrame, column: str) -> bool:
-    """Whether runs are of the paper's split and all its classes: else figures don't compare."""
-    used = runs.dropna(subset="split")
-    return column in DATASETS and bool(((used.split == "paper") & (used.subset == "")).all())
+def _is_the_papers(runs: pd.DataFrame) -> bool:
+    """Whether runs are of the paper's data, and not of a user's under the same name."""
+    return bool((runs.split.dropna() == "paper").all())
 
 
 def make_table(
@@ -138,7 +124,6 @@ def make_table(
     rows: Mapping[str, str],
     theirs: Mapping[tuple[str, str], Row] | None = None,
     columns: Sequence[str] = (),
-    metric: str = FINAL,
     *,
     same_model: bool = True,
 ) -> Table:
@@ -154,7 +139,7 @@ def make_table(
             "row_title": row_title,
             "column": column,
             "column_title": data.title(column),
-            **cell_of(by_cell.get((row, column), runs[:0]), metric, runs.seed.nunique()),
+            **cell_of(by_cell.get((row, column), runs[:0]), runs.seed.nunique()),
             **(theirs or {}).get((row, column), {}),
         }
         for row, row_title in rows.items()
@@ -162,31 +147,20 @@ def make_table(
     ]
     cells = pd.DataFrame(lines)
     cells["difference"] = cells["mean"] - cells.paper if same_model else np.nan
-    return Table(title, lay_out(cells, metric), runs, _notes(cells, runs), cells=cells)
+    return Table(title, lay_out(cells), runs, _notes(cells, runs), cells=cells)
 
 
-def cell_of(runs: pd.DataFrame, metric: str = FINAL, seeds: int = 0) -> Row:
+def cell_of(runs: pd.DataFrame, seeds: int = 0) -> Row:
     """Reduce the runs of one cell, one per seed; `seeds` were asked for."""
-    found = runs[list(METRICS)].agg(["mean", "std", "count"])
-    mean, std, n = found[metric]
-    measured = runs[runs.record.notna()]
-    gap = next((gap for gap in runs.gap if gap), "not measured" if len(measured) else "")
-    note = measured.subset.iloc[0] if n else ""
-    text = spread(mean, std, int(n), seeds) + ("*" if note else "") if n else gap or "-"
-    cell: Row = {"mean": mean, "std": std, "n": int(n), "seeds": seeds, "text": text}
-    cell |= {"gap": "" if n else gap, "note": note, "paper": np.nan, "paper_text": ""}
-    return cell | {
-        f"{name}{end}": found[name][how]
-        for name in METRICS
-        for end, how in (("", "mean"), ("_std", "std"), ("_n", "count"))
-    }
+    mean, std, n = runs[FINAL].agg(["mean", "std", "count"])
+    gap = "" if n else next((gap for gap in runs.gap if gap), "")
+    text = spread(mean, std, int(n), seeds) if n else gap or "-"
+    return {"mean": mean, "text": text, "gap": gap, "paper": np.nan, "paper_text": ""}
 
 
 def _notes(cells: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
-    """Collect a table's notes: subsets, the source of the paper's figures, reasons for gaps."""
-    found = [f"* {cell.column}: {cell.note}" for cell in cells.itertuples() if cell.note]
-    if cells.paper.notna().any():
-        found.append(f"Paper: {published.SOURCE}.")
+    """Collect a table's notes: the source of the paper's figures, reasons for gaps."""
+    found = [f"Paper: {published.SOURCE}."] if cells.paper.notna().any() else []
     for status, word in (("unavailable", "Missing"), ("failed", "Failed")):
         reasons = runs.reason[runs.status == status]
         found += [f"{word}: {reason.splitlines()[0]}" for reason in reasons]
@@ -223,19 +197,14 @@ def shown_runs(records: Iterable[Row]) -> pd.DataFrame:
     """Choose one setting of each method for each data set, model and choice of layers.
 
     The usual one; of a method that has no run at its usual settings, and of fine-tuned methods,
-    whose epochs are a matter of what a machine can do, the latest. All of the data goes before a
-    part of it. Data sets come in their usual order.
+    whose epochs are a matter of what a machine can do, the latest. Data sets come in their usual
+    order.
     """
-    kept = [record for record in records if not _is_outdated(record["settings"])]
-    kept.sort(key=lambda record: record["finished"], reverse=True)
-    runs = as_frame(with_record(record["settings"], record) for record in kept)
-    settings = [record["settings"] for record in kept]
-    runs["variant"] = [
-        json.dumps([*_variant(own), own["subset"]], sort_keys=True) for own in settings
-    ]
-    runs["unusual"] = [_variant(own) != _usual(own) for own in settings]
-    runs["partial"] = runs.subset != ""
-    ranked = runs.sort_values(["unusual", "partial"], kind="stable")
+    latest = sorted(records, key=lambda record: record["finished"], reverse=True)
+    runs = as_frame(with_record(record["settings"], record) for record in latest)
+    runs["variant"] = [json.dumps(options, sort_keys=True) for options in runs.options]
+    runs["unusual"] = [not _is_usual(record["settings"]) for record in latest]
+    ranked = runs.sort_values("unusual", kind="stable")
     best = ranked.groupby(_PLACE).variant.transform("first")
     runs = ranked[ranked.variant == best].drop_duplicates([*_PLACE, "seed"])
     order = {name: i for i, name in enumerate(DATASETS)}
@@ -243,28 +212,11 @@ def shown_runs(records: Iterable[Row]) -> pd.DataFrame:
     return runs.sort_values(["order", *_PLACE, "seed"], ignore_index=True)
 
 
-def _variant(settings: Row) -> tuple[Any, Any]:
-    return settings["options"], settings.get("auto", {})
-
-
-def _usual(settings: Row) -> tuple[Any, Any] | None:
+def _is_usual(settings: Row) -> bool:
     spec = registry().get(settings["method"])
     if spec is None or spec.needs == "inputs":
-        return None
-    try:
-        options = spec.options(settings["backbone"], settings["layers"])
-    except MissingDependencyError:
-        return None
-    return options, meaning_of_auto(options)
-
-
-def _is_outdated(settings: Row) -> bool:
-    """Check whether defaults were others when a run was made: in number, or in what they mean."""
-    options, auto = _variant(settings)
-    spec = registry().get(settings["method"])
-    usual = _usual(settings) if spec is not None and spec.own is None else None
-    changed = usual is not None and set(usual[0]) != set(options)
-    return changed or bool(auto != meaning_of_auto(options))
+        return False
+    return settings["options"] == spec.options(settings["backbone"], settings["layers"])
 
 
 def usual_layers(runs: pd.DataFrame, backbones: Sequence[str]) -> pd.DataFrame:

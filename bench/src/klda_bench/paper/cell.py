@@ -39,7 +39,7 @@ def run_again(cell: str, recorded: Results, plan: Plan, notify: Notify) -> Table
     """
     method, dataset, backbone = parse(cell)
     known = shown_runs(recorded.latest().values())
-    known = known[(known.method == method) & (known.dataset == dataset) & (known.subset == "")]
+    known = known[(known.method == method) & (known.dataset == dataset)]
     known = usual_layers(known, [backbone])
     options = dict(known.options.iloc[0]) if len(known) else {}
     plan = dataclasses.replace(
@@ -47,7 +47,7 @@ def run_again(cell: str, recorded: Results, plan: Plan, notify: Notify) -> Table
         methods=select(method),
         datasets=[dataset],
         backbones=[backbone],
-        curve="end",
+        curve=False,
         options={method: options} if options else {},
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -7,7 +7,7 @@ where both were measured here, else of the accuracy on the test rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
@@ -31,10 +31,8 @@ def findings(runs: pd.DataFrame) -> list[Finding]:
     """Say what is reproduced, where the default is ahead, level or behind, and what is not run."""
     if runs.empty:
         return []
-    # On the layers that a method uses itself, and all of the data.
     own = usual_layers(runs, runs.backbone)
-    own = own[own.subset == ""]
-    return [*_reproduced(own), *_compared(own, runs[runs.subset == ""]), *_not_run(runs)]
+    return [*_reproduced(own), *_compared(own, runs), *_not_run(runs)]
 
 
 def verdict(difference: float, error: float) -> str:
@@ -53,14 +51,22 @@ def _against_the_paper(runs: pd.DataFrame, method: str, theirs: str) -> pd.DataF
             tested = found.record.iloc[0]["rows_predicted"]
             error = 100 * math.sqrt(max(mean * (100 - mean), 0) / 1e4 / tested)
             difference = mean - published.MEANS[place]
-            rows.append((backbone, dataset, difference, verdict(difference, error)))
-    return pd.DataFrame(rows, columns=["backbone", "dataset", "difference", "verdict"])
+            rows.append((backbone, dataset, difference, error))
+    return _judged(rows)
+
+
+def _judged(rows: Sequence[tuple[str, str, float, float]]) -> pd.DataFrame:
+    frame = pd.DataFrame(rows, columns=["backbone", "dataset", "difference", "error"])
+    frame["verdict"] = [verdict(row.difference, row.error) for row in frame.itertuples()]
+    return frame
 
 
 def _listed(differences: pd.DataFrame) -> str:
     order = {name: i for i, name in enumerate(data.DATASETS)}
     rows = sorted(differences.itertuples(), key=lambda row: order.get(row.dataset, 99))
-    return ", ".join(f"{data.title(row.dataset)} {row.difference:+.2f}" for row in rows)
+    return ", ".join(
+        f"{data.title(row.dataset)} {row.difference:+.2f} ± {row.error:.2f}" for row in rows
+    )
 
 
 def _reproduced(runs: pd.DataFrame) -> Iterator[Finding]:
@@ -86,10 +92,9 @@ def _compared(own: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Finding]:
             (pair["backbone"], pair["dataset"], pair["difference"], pair["standard_error"])
             for pair in pairs_against(same, reference, [_DEFAULT])
         ]
-        frame = pd.DataFrame(rows, columns=["backbone", "dataset", "difference", "error"])
-        frame["verdict"] = [verdict(row.difference, row.error) for row in frame.itertuples()]
         title = registry()[reference].title
-        parts.append(("our own joint fine-tuning" if reference == "joint" else title, frame))
+        name = "our own joint fine-tuning" if reference == "joint" else title
+        parts.append((name, _judged(rows)))
     for kind, word in _WORDS.items():
         for against, frame in parts:
             chosen = frame[frame.verdict == kind]
@@ -109,7 +114,8 @@ def _same_features(runs: pd.DataFrame) -> pd.DataFrame:
 
 def _not_run(runs: pd.DataFrame) -> Iterator[Finding]:
     theirs = published.MEANS.index.unique("backbone").difference(runs.backbone, sort=False)
-    sets = [info.title for name, info in data.DATASETS.items() if name not in set(runs.dataset)]
+    asked = (*data.TEXT_SETS, *data.IMAGE_SETS)
+    sets = [data.title(name) for name in asked if name not in set(runs.dataset)]
     if len(theirs):
         own = sorted(published.title(b) for b in runs.backbone.unique() if published.is_stand_in(b))
         text = f"{', '.join(map(published.title, theirs))}: their weights were not available"

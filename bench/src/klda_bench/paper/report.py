@@ -1,43 +1,34 @@
 """One page of all finished runs: findings, a table of contents, tables, plots and commands.
 
-The page is Markdown, ``report.md``; ``report.html`` is the same with its pictures inside. Bold
-marks one thing: the best method of a column that learns task after task.
+Bold marks one thing: the best method of a column that learns task after task.
 """
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Iterator, Sequence
-from html import unescape
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from markdown_it import MarkdownIt
 
 from klda.errors import KldaError
 from klda_bench import data, published
 from klda_bench.display.show import markdown
 from klda_bench.methods import registry
-from klda_bench.paper import memory
 from klda_bench.paper.accuracy_table import (
     Table,
     accuracy_table,
     lay_out,
-    pairs_against,
     shown_runs,
     usual_layers,
 )
 from klda_bench.paper.findings import ERRORS, findings
-from klda_bench.paper.tables import draw_curves, methods_table, write_pairs
+from klda_bench.paper.tables import draw_curves, methods_table
 from klda_bench.results import Results, Row
 
 _COMPARED = ("joint", "ncm", "lda", "klda", "klda-e", "klda-default")
 _WRITER = "smollm2"  # the stand-in that writes text
-_SUMMARY = r"<details><summary>\1</summary>"
 _PLOTS = {
     "curves": "Accuracy while learning",
     "curves-authors": "The authors' form beside ours",
@@ -47,8 +38,8 @@ _PLOTS = {
 }
 
 
-def write_report(folder: str | Path) -> list[Path]:
-    """Gather an output folder into ``report.html``, which is complete, and ``report.md``."""
+def write_report(folder: str | Path) -> Path:
+    """Gather an output folder into ``report.md``."""
     place = Path(folder)
     records = list(Results.of(place).latest().values())
     if not records:
@@ -73,17 +64,14 @@ def write_report(folder: str | Path) -> list[Path]:
     said = "\n".join(f"- {kind}. {text}" for kind, text in findings(paper))
     sections = [part for part in (*_sections(runs, place), _origin(records)) if part]
     parts = [f"# {title}", lead, said, _contents(sections), *sections]
-    text = "\n\n".join(part for part in parts if part) + "\n"
-    html, page = place / "report.html", place / "report.md"
-    html.write_text(_html(title, text, place), encoding="utf-8")
-    page.write_text(text, encoding="utf-8")
-    return [html, page]
+    page = place / "report.md"
+    page.write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
+    return page
 
 
 def _of_the_paper(runs: pd.DataFrame) -> pd.DataFrame:
-    """Pick the runs on the paper's own data and all of its classes."""
-    whole = (runs.subset == "") | runs.subset.str.startswith("subset")
-    return runs[(runs.split == "paper") & runs.dataset.isin(data.DATASETS) & whole]
+    """Pick the runs on the paper's own data."""
+    return runs[(runs.split == "paper") & runs.dataset.isin(data.DATASETS)]
 
 
 def _sections(runs: pd.DataFrame, place: Path) -> Iterator[str]:
@@ -92,15 +80,15 @@ def _sections(runs: pd.DataFrame, place: Path) -> Iterator[str]:
     images = paper[paper.dataset.isin(data.IMAGE_SETS)]
     if len(paper):
         yield _table1(texts, place)
-        yield from _models("Table 2", texts, data.TEXT_SETS, published.TEXT_MODELS)
+        compared = texts[texts.method.isin(_COMPARED)]
+        yield from _models("Table 2", compared, data.TEXT_SETS, published.TEXT_MODELS)
         yield from _models("Table 3", images, data.IMAGE_SETS, published.IMAGE_MODELS)
-        yield from _paired(paper)
         yield from _same_layers(texts)
+        yield from _stream(usual_layers(texts, texts.backbone))
     yield from _own(runs.drop(paper.index))
     for name, title in _PLOTS.items():
         if (place / f"{name}.png").exists():
             yield _section(title, f"![{title}]({name}.png)")
-    yield _costs(runs, with_paper=len(paper) > 0)
 
 
 def _contents(sections: Sequence[str]) -> str:
@@ -120,8 +108,7 @@ def _section(title: str, *parts: str) -> str:
 
 def _shown(title: str, table: Table, text: Sequence[str] = ()) -> str:
     """Return a table with its notes, the best figures in bold."""
-    notes = [re.sub(r"^\*", r"\\*", note) for note in table.notes]  # no bullet of a list
-    return _section(title, *text, markdown(lay_out(table.cells, best="**{}**")), *notes)
+    return _section(title, *text, markdown(lay_out(table.cells, best="**{}**")), *table.notes)
 
 
 def _folded(title: str, *parts: str) -> str:
@@ -137,7 +124,6 @@ def _table1(runs: pd.DataFrame, place: Path) -> str:
     table = methods_table(own, backbone, columns=data.TEXT_SETS)
     if len(own):
         draw_curves(own, place)
-        write_pairs(own, place)
     if len(writers):
         title = published.title(_WRITER)
         table.notes.append(f"LAMOL, VAG and labels written need a model that writes: {title}.")
@@ -165,7 +151,7 @@ def _models(
     title: str, runs: pd.DataFrame, sets: Sequence[str], theirs: Sequence[str]
 ) -> Iterator[str]:
     """Show the paper's models that are here, its others folded away, and then stand-ins."""
-    chosen = runs[runs.method.isin(_COMPARED) & (runs.backbone != _WRITER)]
+    chosen = runs[runs.backbone != _WRITER]
     used = chosen.backbone.unique()
     here, absent = ([b for b in theirs if (b in used) is wanted] for wanted in (True, False))
     listed = ", ".join(map(published.title, here)) or "the paper's figures"
@@ -181,7 +167,7 @@ def _models(
     yield part
     others = [name for name in used if name not in (*theirs, *published.MAIN_MODEL)]
     if others:
-        table = accuracy_table(title, usual_layers(chosen, others), others, whole=False)
+        table = accuracy_table(title, usual_layers(chosen, others), others, with_paper=False)
         yield _shown(f"{title}: stand-ins", table)
 
 
@@ -198,65 +184,41 @@ def _published(backbones: Sequence[str], sets: Sequence[str]) -> pd.DataFrame:
     )
 
 
-def _paired(runs: pd.DataFrame) -> Iterator[str]:
-    """Differences to joint fine-tuning of the same model on the same test rows."""
-    own, known = usual_layers(runs, runs.backbone), registry()
-    rows: dict[str, Row] = {}
-    for pair in pairs_against(own, "joint", ("klda-e", "klda-default")):
-        row = f"{published.title(pair['backbone'])}: {known[pair['method']].title}"
-        text = f"{pair['difference']:+.2f} ± {pair['standard_error']:.2f}"
-        rows.setdefault(row, {"": row})[data.title(pair["dataset"])] = text
-    if rows:
-        text = "Points more than joint fine-tuning of the same model, measured here, ± the "
-        text += "standard error over the test rows."
-        frame = pd.DataFrame(list(rows.values())).fillna("-")
-        yield _section("Beside our own joint fine-tuning", text, markdown(frame))
-
-
 def _same_layers(runs: pd.DataFrame) -> Iterator[str]:
     """All methods on the layers that our default uses."""
     for (backbone, layers), own in runs.groupby(["backbone", "layers"], sort=False):
         if layers != "last" and own.method.nunique() > 1:
-            table = methods_table(own, backbone, whole=False)
+            table = methods_table(own, backbone, with_paper=False)
             title = f"All methods on the same layers of {published.title(backbone)}"
             text = ["Every method gets the features that our default uses, not the last layer's."]
             yield _shown(title, table, text)
 
 
+def _stream(runs: pd.DataFrame) -> Iterator[str]:
+    """Accuracy after each task, where the authors' form was measured as well."""
+    streamed = runs[[record["evaluate"] == "each" for record in runs.record]]
+    known = registry()
+    for (backbone, name), found in streamed.groupby(["backbone", "dataset"], sort=False):
+        if "authors" not in set(found.method):
+            continue
+        rows = []
+        for method in [method for method in known if method in set(found.method)]:
+            records = found.record[found.method == method]
+            means = np.mean([record["seen_accuracy"] for record in records], axis=0)
+            seen = (f"{samples:,}" for samples in records.iloc[0]["samples_seen"])
+            row = {"samples learned": known[method].title, "seeds": str(len(records))}
+            rows.append(row | dict(zip(seen, (f"{mean:.1f}" for mean in means), strict=True)))
+        title = f"While learning: {data.title(name)}, {published.title(backbone)}"
+        text = "Accuracy on the classes seen so far, after each task."
+        yield _section(title, text, markdown(pd.DataFrame(rows)))
+
+
 def _own(runs: pd.DataFrame) -> Iterator[str]:
     """Other data: one table for each model, without the paper's figures."""
     for (backbone, split), own in runs.groupby(["backbone", "split"], sort=False):
-        table = methods_table(own, backbone, whole=False)
-        name = {"own": "Your data", "paper": "A part of the paper's data"}.get(split, split)
+        table = methods_table(own, backbone, with_paper=False)
+        name = "Your data" if split == "own" else split
         yield _shown(f"{name}, {published.title(backbone)}", table)
-
-
-def _costs(runs: pd.DataFrame, *, with_paper: bool) -> str:
-    """Seconds and bytes of the runs; what the paper says of both."""
-    known = registry(runs.method)
-    costs = pd.DataFrame(
-        {
-            "": [known[name].title for name in runs.method],
-            "learn": [round(record["seconds"]["learn"], 2) for record in runs.record],
-            "held": [record.get("held_bytes") or np.nan for record in runs.record],
-        }
-    ).groupby("", sort=False)
-    frame = costs.agg(fastest=("learn", "min"), slowest=("learn", "max"), held=("held", "max"))
-    frame["held"] = (frame.held / 1e6).round(1)
-    columns = ["", "learn, fastest run (s)", "slowest run (s)", "held, largest (MB)"]
-    frame = frame.reset_index().set_axis(columns, axis="columns")
-    folded: dict[str, pd.DataFrame] = {}
-    if with_paper:
-        counts = memory.count(768, 150)[["title", "formula", "parameters"]]
-        folded["The paper's run times"] = published.RUNTIME
-        folded["The paper's count of numbers kept"] = published.MEMORY
-        folded["Counts that all methods share"] = counts
-    return _section(
-        "Cost of learning",
-        "Over all runs and machines of this page.",
-        markdown(frame),
-        *(_folded(title, markdown(one)) for title, one in folded.items()),
-    )
 
 
 def _origin(records: Sequence[Row]) -> str:
@@ -269,21 +231,3 @@ def _origin(records: Sequence[Row]) -> str:
     listed = "\n".join(f"- {text}" for part in said for text in part)
     folded = _folded("All of them", f"```\n{commands}\n```", listed)
     return _section("Commands, versions and machines", folded)
-
-
-def _html(title: str, text: str, place: Path) -> str:
-    """Turn the page into HTML that needs no other file."""
-
-    def picture(found: Any) -> str:
-        content = base64.b64encode((place / found[1]).read_bytes()).decode()
-        return f'src="data:image/png;base64,{content}"'
-
-    # Names of data sets and methods may hold anything, so only our own tags become HTML.
-    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
-    body = re.sub("<p>&lt;details&gt;&lt;summary&gt;(.*?)&lt;/summary&gt;</p>", _SUMMARY, body)
-    body = body.replace("<p>&lt;/details&gt;</p>", "</details>")
-    body = re.sub(r'src="([\w-]+\.png)"', picture, body)
-    body = re.sub("<h2>(.*?)</h2>", lambda h: f'<h2 id="{_slug(unescape(h[1]))}">{h[1]}</h2>', body)
-    body = re.sub("(<table>.*?</table>)", r'<div class="wide">\1</div>', body, flags=re.DOTALL)
-    shell = (files(__package__) / "report.html").read_text(encoding="utf-8")
-    return shell.replace("{title}", title).replace("{body}", body)

@@ -10,9 +10,9 @@ from klda.cli.console import say
 from klda.encoders import MODELS, OfflineModelError
 from klda.errors import KldaError
 from klda_bench.data import Dataset, Samples
-from klda_bench.models.feature_cache import CachedEncoder, FeatureCache
+from klda_bench.models.feature_cache import CachedEncoder
 
-Features = tuple[Samples, Samples, dict[str, Any] | None]
+Features = tuple[Samples, Samples, Any]
 HALF_PRECISION = ("t5-3b", "mistral-7b")  # models that need it to fit on a GPU
 _UNITS = {"M": 1e6, "B": 1e9}
 
@@ -29,7 +29,7 @@ class FeatureSource:
         self._held: dict[tuple[str, str, str], Features] = {}
 
     def of(self, dataset: Dataset, backbone: str, layers: str) -> Features:
-        """Return the feature rows of both parts, and what identifies them."""
+        """Return the feature rows of both parts, and the encoder that made them, if one did."""
         if dataset.modality == "features":
             return dataset.train, dataset.test, None
         key = (dataset.sha256, backbone, layers)
@@ -41,7 +41,7 @@ class FeatureSource:
                 Samples(encoder.encode(part.X, progress=True), part.y)
                 for part in (dataset.train, dataset.test)
             )
-            self._held[key] = (train, test, dict(encoder.fingerprint()))
+            self._held[key] = (train, test, encoder)
         return self._held[key]
 
     def _encoder(self, backbone: str, layers: str, modality: str) -> Any:
@@ -54,7 +54,7 @@ class FeatureSource:
             options: dict[str, Any] = {"layers": layers, "precision": precision}
             try:
                 encoder = encoders.load(backbone, device=self._device, **options)
-                self._encoders[key] = CachedEncoder(encoder, FeatureCache(self._cache))
+                self._encoders[key] = CachedEncoder(encoder, self._cache)
             except OfflineModelError as error:
                 # Asking the hub again for each run would take minutes of time-outs.
                 self._encoders[key] = error

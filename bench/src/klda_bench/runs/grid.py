@@ -9,7 +9,6 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,31 +18,24 @@ from klda.encoders import MODELS, OfflineModelError
 from klda.errors import KldaError, MissingDependencyError
 from klda_bench import data, environment
 from klda_bench.environment import NOT_HERE, UnavailableError
-from klda_bench.methods import Gamma, MethodSpec
-from klda_bench.results import Results, Row, key_of, meaning_of_auto
+from klda_bench.methods import MethodSpec
+from klda_bench.results import Results, Row, key_of, program
 from klda_bench.runs.features import FeatureSource, say_memory
 from klda_bench.runs.metrics import METRICS
-from klda_bench.runs.protocol import Evaluate, Outcome, run, split_classes
+from klda_bench.runs.protocol import Outcome, run, split_classes
 
 logger = logging.getLogger(__name__)
 
 Notify = Callable[[str], None]
-CURVES = ("auto", "all", "end")
-SETTINGS = (
-    *("backbone", "dataset", "method", "seed", "split", "subset", "tasks", "layers"),
-    *("options", "auto"),
-)
+SETTINGS = ("backbone", "dataset", "method", "seed", "split", "tasks", "layers", "options")
 
 
 @dataclass(frozen=True)
 class Plan:
     """A grid of runs: methods x data sets x foundation models x seeds 0 to ``seeds - 1``.
 
-    `gamma` is the kernel parameter of the paper's mode, by default the protocol's for each model.
-    `classes` and `per_class` use a stated part of the data only. `options` are settings of single
-    methods; those under ``"METHOD@DATASET"`` count for one data set. `curve` says when accuracy is
-    measured: as each method says (auto), after each task (all), or at the end only (end). `command`
-    is kept in the rows.
+    `options` are settings of single methods. With `curve`, accuracy is measured after each task
+    and not only at the end. `command` is kept in the rows.
     """
 
     methods: Sequence[MethodSpec]
@@ -52,13 +44,10 @@ class Plan:
     seeds: int = 3
     data: str | None = None
     device: str = "auto"
-    gamma: Gamma | None = None
     layers: str = "last"
     tasks: int | None = None
-    classes: int | None = None
-    per_class: int | None = None
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
-    curve: str = "auto"
+    curve: bool = False
     cache: str | None = None
     command: str = ""
 
@@ -68,21 +57,15 @@ class Plan:
                 raise KldaError(f"{name} is empty: give at least one name.")
         if self.seeds < 1:
             raise KldaError(f"seeds={self.seeds} must be at least 1.")
-        if self.curve not in CURVES:
-            raise KldaError(f"curve={self.curve!r} is not known: use {', '.join(CURVES)}.")
         known = {spec.name for spec in self.methods}
-        sets = {Path(given).name for given in self.datasets}
         for name in self.options:
-            method, at, dataset = name.partition("@")
-            if method not in known:
-                raise KldaError(f"Options were given for {method}, which --methods leaves out.")
-            if at and dataset not in sets:
-                raise KldaError(f"set={name!r}: {dataset!r} is none of the data sets asked for.")
+            if name not in known:
+                raise KldaError(f"Options were given for {name}, which --methods leaves out.")
 
-    def options_of(self, spec: MethodSpec, dataset: str, backbone: str) -> dict[str, Any]:
+    def options_of(self, spec: MethodSpec, backbone: str) -> dict[str, Any]:
         """Return the options of a method in a run."""
-        given = self.options.get(spec.name, {}) | self.options.get(f"{spec.name}@{dataset}", {})
-        return spec.options(backbone, self.layers_of(spec, backbone), self.gamma, given)
+        given = self.options.get(spec.name, {})
+        return spec.options(backbone, self.layers_of(spec, backbone), given)
 
     def layers_of(self, spec: MethodSpec, backbone: str) -> str:
         """Return the layers that a method uses: those asked for, else its own."""
@@ -117,7 +100,7 @@ def walk(plan: Plan, results: Results, notify: Notify = lambda message: None) ->
     for name, given in plan.options.items():
         # An option that a method doesn't have is found before hours are spent on the others.
         with contextlib.suppress(MissingDependencyError):
-            specs[name.partition("@")[0]].check(given)
+            specs[name].check(given)
     return as_frame(_Walker(plan, results, notify).runs())
 
 
@@ -138,9 +121,7 @@ class _Walker:
             except UnavailableError as error:
                 missing: Exception | None = error
             else:
-                missing = None
-                plan, name = self.plan, dataset.name
-                self.dataset = data.subset(dataset, classes=plan.classes, per_class=plan.per_class)
+                missing, name, self.dataset = None, dataset.name, dataset
             for seed, spec in itertools.product(range(self.plan.seeds), self.plan.methods):
                 place = {"backbone": backbone, "dataset": name, "method": spec.name, "seed": seed}
                 try:
@@ -156,12 +137,12 @@ class _Walker:
     def of(self, spec: MethodSpec, seed: int, place: Row) -> Row:
         settings = self.settings(spec, seed)
         place.update(settings)
-        key, evaluate = key_of(settings), self.evaluate(spec, seed)
+        key = key_of(settings)
         known = self.finished.get(key)
-        if known is not None and (evaluate == "end" or known["evaluate"] == "each"):
+        if known is not None and (known["evaluate"] == "each" or not self.plan.curve):
             return with_record(settings, known)
         self.notify(f"{self.dataset.title}  {spec.title}  seed {seed}")
-        self.finished[key] = self.run(spec, settings, evaluate) | {"key": key}
+        self.finished[key] = self.run(spec, settings) | {"key": key}
         return with_record(settings, self.finished[key], "done")
 
     def settings(self, spec: MethodSpec, seed: int) -> Row:
@@ -169,53 +150,44 @@ class _Walker:
 
         Not the device: it moves them by rounding only, and the row says where it ran.
         """
-        options = self.plan.options_of(spec, self.dataset.name, self.backbone)
         return {
             "dataset": self.dataset.name,
             "split": self.dataset.split,
             "data_sha256": self.dataset.sha256,
-            "subset": self.dataset.note,
             "tasks": self.dataset.tasks if self.plan.tasks is None else self.plan.tasks,
             "method": spec.name,
-            "options": options,
-            "auto": meaning_of_auto(options),
+            "options": self.plan.options_of(spec, self.backbone),
             "backbone": self.backbone,
             "layers": self.plan.layers_of(spec, self.backbone),
             "seed": seed,
+            **({"program": program()} if spec.group == "ours" else {}),
         }
 
-    def evaluate(self, spec: MethodSpec, seed: int) -> Evaluate:
-        if self.plan.curve != "auto":
-            return "each" if self.plan.curve == "all" else "end"
-        each = spec.curve == "each" or (spec.curve == "first-seed" and seed == 0)
-        return "each" if each else "end"
-
-    def run(self, spec: MethodSpec, settings: Row, evaluate: Evaluate) -> Row:
+    def run(self, spec: MethodSpec, settings: Row) -> Row:
         environment.require_device(self.device)
-        seed, features = settings["seed"], None
+        seed, encoder = settings["seed"], None
         tasks = split_classes(self.dataset.classes, settings["tasks"], seed)
         train, test = self.dataset.train, self.dataset.test
         if spec.needs == "features":
             place = (self.backbone, settings["layers"])
-            train, test, features = self.source.of(self.dataset, *place)
+            train, test, encoder = self.source.of(self.dataset, *place)
         else:
             say_memory(self.backbone, 16, "its weights, their gradients and Adam's two moments")
         where = {"backbone": self.backbone, "seed": seed, "device": self.device}
-        method = spec.make(settings["options"], **where)
-        outcome = run(method, train, test, tasks, evaluate=evaluate)
+        method = spec.make(settings["options"], encoder=encoder, **where)
+        outcome = run(method, train, test, tasks, each=self.plan.curve)
         one = getattr(method, "members_", [method])[0]  # those of an ensemble have the same
         gamma = getattr(one, "gamma_", None)
-        device = environment.describe_device(self.device) if spec.on_device else "cpu"
+        device = environment.describe_device(self.device)
         return {
             "settings": settings,
-            "evaluate": evaluate,
+            "evaluate": "each" if self.plan.curve else "end",
             **_measured(outcome),
             "versions": environment.versions(),
             "machine": environment.machine() | {"device": device},
             "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "gamma": None if gamma is None else float(gamma),
-            "held_bytes": environment.held_bytes(method),
-            "features": features,
+            "features": None if encoder is None else dict(encoder.fingerprint()),
             "dataset": {
                 "source": self.dataset.source,
                 "train_rows": len(self.dataset.train),
@@ -257,7 +229,6 @@ def _measured(outcome: Outcome) -> Row:
         },
         "rows_predicted": len(outcome.correct),
         "correct": pack_bits(outcome.correct),
-        "peak_memory_bytes": outcome.peak_memory_bytes,
     }
     plain: Row = json.loads(
         json.dumps(row),

@@ -11,19 +11,16 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from klda.errors import KldaError
 from klda_bench.data import Samples
-from klda_bench.environment import peak_memory
 from klda_bench.methods import learn_task
 from klda_bench.runs.metrics import accuracy, summarise
 
 logger = logging.getLogger(__name__)
-
-Evaluate = Literal["each", "end"]
 
 
 def split_classes(classes: Sequence[str], n_tasks: int, seed: int) -> list[list[str]]:
@@ -55,7 +52,6 @@ class Outcome:
     learn_seconds: list[float] = field(default_factory=list)
     predict_seconds: list[float | None] = field(default_factory=list)
     correct: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
-    peak_memory_bytes: int = 0
 
     @property
     def metrics(self) -> dict[str, float | None]:
@@ -69,7 +65,7 @@ def run(
     test: Samples,
     tasks: list[list[str]],
     *,
-    evaluate: Evaluate = "each",
+    each: bool = True,
 ) -> Outcome:
     """Put a fresh method through the tasks; measure after each of them, or at the end only.
 
@@ -77,19 +73,17 @@ def run(
     """
     outcome = Outcome(tasks=tasks)
     joint = bool(getattr(method, "joint", False))
-    with peak_memory() as memory:
-        for i, task in enumerate(tasks):
-            last = i == len(tasks) - 1
-            seen = [name for part in tasks[: i + 1] for name in part]
-            outcome.samples_seen.append(len(train.of_classes(seen)))
-            rows = train.of_classes(seen if joint else task)
-            start = time.perf_counter()
-            if last or not joint:
-                learn_task(method, rows.X, rows.y)
-            outcome.learn_seconds.append(time.perf_counter() - start)
-            measured = last or (evaluate == "each" and not joint)
-            _measure(method, test.of_classes(seen), tasks[: i + 1], outcome, measured)
-    outcome.peak_memory_bytes = memory.peak_bytes
+    for i, task in enumerate(tasks):
+        last = i == len(tasks) - 1
+        seen = [name for part in tasks[: i + 1] for name in part]
+        outcome.samples_seen.append(len(train.of_classes(seen)))
+        rows = train.of_classes(seen if joint else task)
+        start = time.perf_counter()
+        if last or not joint:
+            learn_task(method, rows.X, rows.y)
+        outcome.learn_seconds.append(time.perf_counter() - start)
+        measured = last or (each and not joint)
+        _measure(method, test.of_classes(seen), tasks[: i + 1], outcome, measured)
     return outcome
 
 

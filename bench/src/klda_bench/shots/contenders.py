@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,8 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 
-from klda import NCM, Learner
+from klda import NCM
+from klda_bench.methods.ours import default_learner
 
 REJECT = 0.05  # fraction of inputs of known classes that may be refused
 COSTS = (1.0, 10.0, 100.0, 1000.0)  # C of logistic regression
@@ -45,8 +46,7 @@ def ours(
     encoder: Any, seed: int, X: np.ndarray, y: np.ndarray, declared: Any, *, names: bool
 ) -> Answering:
     """Teach a `Learner` with its default settings; `declared` classes are known by name alone."""
-    learner = Learner(encoder, names=names)
-    learner.parameters = replace(learner.parameters, random_state=seed)
+    learner = default_learner(encoder, seed, names=names)
     if len(y):
         learner.learn_rows(X, y.tolist())
     if len(declared):

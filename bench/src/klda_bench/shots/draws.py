@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-import klda
 from klda import encoders
 from klda.errors import KldaError
 from klda.learner.evaluation import Reliability
 from klda_bench import data, environment
-from klda_bench.models.feature_cache import CachedEncoder, FeatureCache
-from klda_bench.results import Results, Row, key_of
+from klda_bench.models.feature_cache import CachedEncoder
+from klda_bench.results import Results, Row, key_of, program
 from klda_bench.runs.metrics import accuracy
 from klda_bench.shots.contenders import CONTENDERS, Answering, Answers
-from klda_bench.shots.tasks import ALL, MADE, TASKS, Shots, Task
+from klda_bench.shots.tasks import ALL, KINDS, MADE, Shots, Task
 
 BINS = 10
 SURE = 0.9
@@ -44,7 +41,7 @@ class Plan:
         for name in self.methods:
             if name not in CONTENDERS:
                 raise KldaError(f"methods={name!r} is not one of {', '.join(CONTENDERS)}.")
-        if self.kind != "shots" and 0 in self.shots:
+        if self.kind not in ("shots", "names") and 0 in self.shots:
             raise KldaError(f"shots with --{self.kind} must be numbers from 1 on, such as 1,2,5.")
 
     def cells(self) -> Iterator[tuple[str, Shots, int]]:
@@ -71,16 +68,7 @@ def parse_shots(text: str) -> list[Shots]:
 
 @cache
 def _encoder(backbone: str, layers: str) -> Any:
-    return CachedEncoder(encoders.load(backbone, layers=layers), FeatureCache())
-
-
-@cache
-def _program() -> str:
-    """Return a digest of what our answers depend on: a changed program makes other runs."""
-    package, digest = Path(klda.__file__).parent, hashlib.sha256()
-    for file in sorted([*package.glob("engine/*.py"), *package.glob("learner/*.py")]):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:12]
+    return CachedEncoder(encoders.load(backbone, layers=layers))
 
 
 class Arena:
@@ -115,14 +103,14 @@ class Arena:
             "method": method,
             "shots": shots,
             "draw": draw,
-            **({"program": _program()} if CONTENDERS[method].is_ours else {}),
+            **({"program": program()} if CONTENDERS[method].is_ours else {}),
         }
 
     def run(self, method: str, shots: Shots, draw: int) -> Row:
         """Teach a method one draw and measure its answers."""
         kind, y_test = self._plan.kind, self.dataset.test.y
         _, X_test, X_unknown = self.features(CONTENDERS[method].layers)
-        task = TASKS[kind](self.dataset.train.y, shots, np.random.default_rng(draw))
+        task = KINDS[kind].draw(self.dataset.train.y, shots, np.random.default_rng(draw))
         by_name = self.dataset.classes if shots == 0 else ()
         answer = self._taught(method, draw, task, task.special if kind == "declared" else by_name)
         answers = answer(X_test)

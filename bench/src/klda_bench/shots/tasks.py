@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -9,7 +10,7 @@ import numpy as np
 import pandas as pd
 from sklearn.datasets import load_digits
 
-from klda_bench.data import Dataset, Samples
+from klda_bench.data import MORE_SETS, TEXT_SETS, Dataset, Samples
 
 ALL = "all"
 Shots = int | str
@@ -65,14 +66,61 @@ def declared(y: np.ndarray, shots: Shots, rng: np.random.Generator) -> Task:
     return Task(rows, y[rows], by_name)
 
 
-TASKS = {
-    "shots": few_of_all,
-    "made": few_of_all,
-    "rare": rare,
-    "noisy": noisy,
-    "declared": declared,
+@dataclass(frozen=True)
+class Kind:
+    """A kind of benchmark: what is drawn, and what is measured by default."""
+
+    heading: str
+    draw: Callable[[np.ndarray, Shots, np.random.Generator], Task]
+    datasets: str
+    shots: str
+    methods: str
+
+
+KINDS = {
+    "shots": Kind(
+        "k samples of every class",
+        few_of_all,
+        ",".join((*TEXT_SETS, *MORE_SETS)),
+        "1,2,3,5,8,16,32,64,all",
+        "ours,ncm-last,ncm,lr-last,lr",
+    ),
+    "rare": Kind(
+        "A tenth of the classes has k samples, the others have all of theirs",
+        rare,
+        ",".join(TEXT_SETS),
+        "1,2,5,10",
+        "ours,ncm-last,ncm,lr-last,lr",
+    ),
+    "noisy": Kind(
+        "k samples of every class, a fifth of them with a label drawn at random",
+        noisy,
+        "banking,hwu,emotion,agnews",
+        "16,all",
+        "ours,lr-last,lr",
+    ),
+    "made": Kind(
+        "k samples of every class, features that no network made",
+        few_of_all,
+        "gaussian,digits",
+        "5,10,all",
+        "ours,ncm,lr",
+    ),
+    "names": Kind(
+        "k samples of every class and its name; k = 0 is the names alone",
+        few_of_all,
+        ",".join(TEXT_SETS),
+        "0,1,2,5",
+        "ours,names",
+    ),
+    "declared": Kind(
+        "Five classes are known by name alone, among 20 with k samples each",
+        declared,
+        "banking",
+        "80",
+        "names",
+    ),
 }
-"""By the name of the kind of benchmark; `made` is for features that no network made."""
 
 
 # ---------------------------------------------------------------- features that no network made

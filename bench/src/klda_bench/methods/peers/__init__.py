@@ -1,15 +1,17 @@
-"""Closed-form peers of KLDA, written from their papers' formulas.
+"""Closed-form peers of KLDA, written from their papers' formulas in torch, for CPU and GPU.
 
-Each module holds one method behind the protocol's interface, on NumPy and SciPy, or on tensors of
-torch where ``device`` is a GPU. They are here to be compared with, not to be used: no removal, no
-merge, no saved models.
+Each module holds one method behind the protocol's interface. They are here to be compared with, not
+to be used: no removal, no merge, no saved models.
 """
 
 from __future__ import annotations
 
-from klda_bench.methods.peers.anacp import AnaCP
-from klda_bench.methods.peers.fecam import FeCAM
-from klda_bench.methods.peers.relu_ridge import GACL, RanPAC
-from klda_bench.methods.peers.slda import SLDA
+from klda_bench.environment import require
 
-__all__ = ["GACL", "SLDA", "AnaCP", "FeCAM", "RanPAC"]
+require("torch", "baselines")
+
+from klda_bench.methods.peers.anacp import AnaCP  # noqa: E402
+from klda_bench.methods.peers.fecam import FeCAM  # noqa: E402
+from klda_bench.methods.peers.relu_ridge import GACL, RanPAC  # noqa: E402
+
+__all__ = ["GACL", "AnaCP", "FeCAM", "RanPAC"]

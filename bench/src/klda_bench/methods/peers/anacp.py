@@ -20,7 +20,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import erf
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu
 
 from klda_bench.methods.peers import linear
 
@@ -41,81 +43,67 @@ class AnaCP(linear.Peer):
     random_state: int = 0
     device: str = "cpu"
 
-    def _start(self, X: np.ndarray) -> None:
+    def _start(self, rows: Tensor) -> None:
         rng = np.random.default_rng(self.random_state)
-        shape = (np.shape(X)[1], self.n_components)
+        shape = (rows.shape[1], self.n_components)
         self._head_weights, *self._layers = (
-            linear.place(rng.standard_normal(shape, dtype=np.float32), self.device)
+            self._place(rng.standard_normal(shape, dtype=np.float32))
             for _ in range(1 + self.n_heads)
         )
         self._regressions = [
             linear.Regression(self.n_components, self.device) for _ in self._layers
         ]
-        self._statistics = linear.ClassMeans(shape[0])
+        self._statistics = linear.ClassMeans(shape[0], self.device)
 
-    def _learn(self, X: np.ndarray, columns: np.ndarray) -> None:
-        rows = linear.unit_rows(np.asarray(X, dtype=np.float32))
-        targets = linear.one_hot(columns, len(self.labels))
+    def _learn(self, rows: Tensor, columns: Tensor) -> None:
+        rows, targets = linear.unit_rows(rows), self._targets(columns)
         self._statistics.add(rows, targets)
-        rows = linear.place(rows, self.device)
         for weights, regression in zip(self._layers, self._regressions, strict=True):
             regression.add(gelu(rows @ weights), targets)
 
-    def _covariance(self) -> np.ndarray:
-        covariance = self._statistics.scatter / self._statistics.counts.sum()
-        return covariance + 1e-4 * np.eye(len(covariance))
-
     def _solve(self) -> None:
-        covariance = self._covariance()
-        targets = separate(self._statistics.means, covariance).astype(np.float32)
+        covariance = self._statistics.scatter / self._statistics.counts.sum()
+        covariance.diagonal().add_(1e-4)
+        targets = separate(self._statistics.means, covariance).float()
         # Rows regress onto their class's prototype, so Z^T T is a sum over class totals.
         self._projections = [
             regression.solve(self.ridge, regression.sums @ targets)
             for regression in self._regressions
         ]
         samples, columns = self._pseudo_samples(covariance)
-        H = gelu(self._contrast(samples) @ self._head_weights)
         head = linear.Regression(self.n_components, self.device)
-        head.add(H, linear.one_hot(columns, len(self.labels)))
+        head.add(gelu(self._contrast(samples) @ self._head_weights), self._targets(columns))
         self._head = head.solve(self.ridge)
 
-    def _pseudo_samples(self, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        columns = np.repeat(np.arange(len(self.labels)), self.samples_per_class)
-        rng = np.random.default_rng((self.random_state, len(self.labels)))
-        noise = rng.standard_normal((len(columns), len(covariance)))
-        samples = self._statistics.means[columns] + noise @ np.linalg.cholesky(covariance).T
-        return samples.astype(np.float32), columns
+    def _pseudo_samples(self, covariance: Tensor) -> tuple[Tensor, Tensor]:
+        n_classes = len(self.labels)
+        columns = torch.arange(n_classes, device=self.device)
+        columns = columns.repeat_interleave(self.samples_per_class)
+        rng = np.random.default_rng((self.random_state, n_classes))
+        noise = torch.from_numpy(rng.standard_normal((len(columns), len(covariance))))
+        spread = noise.to(self.device) @ torch.linalg.cholesky(covariance).T
+        return (self._statistics.means[columns] + spread).float(), columns
 
-    def _contrast(self, rows: np.ndarray) -> linear.Array:
-        rows = linear.place(rows, self.device)
+    def _contrast(self, rows: Tensor) -> Tensor:
         outputs = [
             linear.unit_rows(gelu(rows @ weights) @ projection)
             for weights, projection in zip(self._layers, self._projections, strict=True)
         ]
-        return sum(outputs[1:], outputs[0]) / len(outputs)
+        return torch.stack(outputs).mean(dim=0)
 
-    def _scores(self, X: np.ndarray) -> linear.Array:
-        rows = linear.unit_rows(np.asarray(X, dtype=np.float32))
-        return gelu(self._contrast(rows) @ self._head_weights) @ self._head
-
-
-def gelu(X: linear.Array) -> linear.Array:
-    """Gaussian error linear unit, x Phi(x), exact form."""
-    if isinstance(X, np.ndarray):
-        return X * (0.5 * (1.0 + erf(X / np.sqrt(X.dtype.type(2.0)))))
-    return linear.namespace(X).nn.functional.gelu(X)
+    def _scores(self, rows: Tensor) -> Tensor:
+        return gelu(self._contrast(linear.unit_rows(rows)) @ self._head_weights) @ self._head
 
 
-def separate(means: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+def separate(means: Tensor, covariance: Tensor) -> Tensor:
     """Target prototypes: whitened, centred means whose singular values are raised by one.
 
     Raising every singular value pushes apart prototypes that were close (the repulsion of a
     contrastive loss); regressing rows onto their prototype is its attraction.
     """
-    values, vectors = np.linalg.eigh(covariance)
-    root = np.sqrt(np.maximum(values, 0.0) + 1e-8)
-    whitening = (vectors / root) @ vectors.T
-    centre = means.mean(axis=0, keepdims=True)
-    U, S, Vt = np.linalg.svd((means - centre) @ whitening, full_matrices=False)
-    raised = np.where(1e-6 * S.max() < S, S + 1.0, 0.0)
+    values, vectors = torch.linalg.eigh(covariance)
+    whitening = (vectors / (values.clip(min=0) + 1e-8).sqrt()) @ vectors.T
+    centre = means.mean(dim=0, keepdim=True)
+    U, S, Vt = torch.linalg.svd((means - centre) @ whitening, full_matrices=False)
+    raised = torch.where(1e-6 * S.max() < S, S + 1.0, 0.0)
     return linear.unit_rows((U * raised) @ Vt @ whitening + centre)

@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-from scipy.linalg import solve_triangular
+import torch
+from torch import Tensor
 
-from klda_bench.methods.peers import linear
 from klda_bench.methods.peers.linear import Peer, unit_rows
 
 
@@ -37,54 +36,48 @@ class FeCAM(Peer):
     tukey: float | Literal["auto"] = "auto"
     device: str = "cpu"
 
-    def _start(self, X: np.ndarray) -> None:
-        positive = bool(np.min(X) >= 0.0)
+    def _start(self, rows: Tensor) -> None:
+        positive = bool((rows >= 0.0).all())
         self._power = (0.5 if positive else 1.0) if self.tukey == "auto" else self.tukey
         self._gamma2 = float(positive) if self.gamma2 == "auto" else self.gamma2
-        self._means: list[np.ndarray] = []
-        self._factors: list[linear.Array] = []
+        self._means: list[Tensor] = []
+        self._factors: list[Tensor] = []
 
-    def _prepare(self, X: np.ndarray) -> np.ndarray:
-        X = np.asarray(X, dtype=np.float64)
-        if self._power != 1.0:
-            X = np.power(np.maximum(X, 0.0), self._power)
-        return unit_rows(X)
+    def _prepare(self, rows: Tensor) -> Tensor:
+        rows = rows.double()
+        return unit_rows(rows.clip(min=0) ** self._power if self._power != 1.0 else rows)
 
-    def _learn(self, X: np.ndarray, columns: np.ndarray) -> None:
-        rows = self._prepare(X)
-        for column in np.unique(columns):
+    def _learn(self, rows: Tensor, columns: Tensor) -> None:
+        rows = self._prepare(rows)
+        for column in columns.unique():
             own = rows[columns == column]
-            self._means.append(unit_rows(own.mean(axis=0)[None])[0])
+            self._means.append(unit_rows(own.mean(dim=0)[None])[0])
             self._factors.append(self._factor(own))
 
-    def _factor(self, rows: np.ndarray) -> linear.Array:
+    def _factor(self, rows: Tensor) -> Tensor:
         """Return W with W W^T the inverse covariance: a squared distance is |(x - mean) W|^2."""
-        d = rows.shape[1]
-        covariance = np.cov(rows.T) if len(rows) > 1 else np.zeros((d, d))
-        root = np.linalg.cholesky(normalise(shrink(covariance, self.gamma1, self._gamma2)))
-        return linear.place(solve_triangular(root, np.eye(d), lower=True).T, self.device)
+        identity = torch.eye(rows.shape[1], dtype=rows.dtype, device=self.device)
+        covariance = torch.cov(rows.T) if len(rows) > 1 else torch.zeros_like(identity)
+        root = torch.linalg.cholesky(normalise(shrink(covariance, self.gamma1, self._gamma2)))
+        return torch.linalg.solve_triangular(root, identity, upper=False).T
 
-    def _scores(self, X: np.ndarray) -> np.ndarray:
-        rows = linear.place(self._prepare(X), self.device)
-        distances = np.empty((len(rows), len(self._means)))
-        for k, (mean, factor) in enumerate(zip(self._means, self._factors, strict=True)):
-            whitened = (rows - linear.place(mean, self.device)) @ factor
-            distances[:, k] = linear.fetch((whitened**2).sum(axis=1))
-        return -distances
+    def _scores(self, rows: Tensor) -> Tensor:
+        rows = self._prepare(rows)
+        parts = zip(self._means, self._factors, strict=True)
+        return -torch.stack([(((rows - mean) @ W) ** 2).sum(dim=1) for mean, W in parts], dim=1)
 
 
-def shrink(covariance: np.ndarray, gamma1: float, gamma2: float) -> np.ndarray:
+def shrink(covariance: Tensor, gamma1: float, gamma2: float) -> Tensor:
     """Sigma + gamma1 V1 I + gamma2 V2 (1 - I), V1 and V2 the mean diagonal and off-diagonal."""
-    d = len(covariance)
-    diagonal = np.trace(covariance) / d
-    off = (covariance.sum() - np.trace(covariance)) / max(d * (d - 1), 1)
-    identity = np.eye(d)
-    return covariance + gamma1 * diagonal * identity + gamma2 * off * (1.0 - identity)
+    d, trace = len(covariance), covariance.trace()
+    identity = torch.eye(d, dtype=covariance.dtype, device=covariance.device)
+    off = (covariance.sum() - trace) / max(d * (d - 1), 1)
+    return covariance + gamma1 * trace / d * identity + gamma2 * off * (1.0 - identity)
 
 
-def normalise(covariance: np.ndarray) -> np.ndarray:
+def normalise(covariance: Tensor) -> Tensor:
     """Covariance divided by the standard deviations; the identity where there is no variance."""
-    deviations = np.sqrt(np.diagonal(covariance))
-    if not np.all(deviations > 0):
-        return np.eye(len(covariance))
-    return covariance / np.outer(deviations, deviations)
+    deviations = covariance.diagonal().sqrt()
+    if not bool((deviations > 0).all()):
+        return torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
+    return covariance / torch.outer(deviations, deviations)

@@ -1,8 +1,4 @@
-"""Linear algebra and bookkeeping that the peers share.
-
-Arrays are NumPy's on the CPU and tensors of torch on a GPU. The two have most operators and methods
-in common; :func:`namespace` has the functions of the same names.
-"""
+"""Linear algebra and bookkeeping that the peers share."""
 
 from __future__ import annotations
 
@@ -10,29 +6,9 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
-from scipy.linalg import LinAlgError, blas, cho_factor, cho_solve
-
-from klda_bench.environment import require
-
-Array = Any
-"""An array of NumPy or a tensor of torch."""
-
-
-def place(array: np.ndarray, device: str) -> Array:
-    """Move an array to a device: a tensor of torch, but on the CPU the array itself."""
-    if device == "cpu":
-        return array
-    return require("torch", "baselines").from_numpy(np.ascontiguousarray(array)).to(device)
-
-
-def fetch(array: Array) -> np.ndarray:
-    """Return an array of any device as an array of NumPy."""
-    return array if isinstance(array, np.ndarray) else array.cpu().numpy()
-
-
-def namespace(array: Array) -> Any:
-    """Return the module whose functions take the array: numpy or torch."""
-    return np if isinstance(array, np.ndarray) else require("torch", "baselines")
+import torch
+from torch import Tensor
+from torch.nn import functional
 
 
 class Peer(ABC):
@@ -41,16 +17,20 @@ class Peer(ABC):
     Classes are numbered in the order in which they were first seen.
     """
 
+    device: str
+
     def __post_init__(self) -> None:
         self.labels: list[str] = []
 
     def learn_task(self, X: np.ndarray, y: np.ndarray) -> None:
         """Learn one task's rows, in their order."""
+        rows = self._place(X)
         if not self.labels:
-            self._start(X)
+            self._start(rows)
         self.labels += [label for label in np.unique(y).tolist() if label not in self.labels]
         number = {label: i for i, label in enumerate(self.labels)}
-        self._learn(X, np.asarray([number[label] for label in np.asarray(y).tolist()]))
+        columns = [number[label] for label in np.asarray(y).tolist()]
+        self._learn(rows, torch.tensor(columns, device=self.device))
         self._solved = False
 
     def predict(self, X: np.ndarray) -> np.ndarray:
@@ -58,130 +38,94 @@ class Peer(ABC):
         if not self._solved:
             self._solve()
             self._solved = True
-        return np.asarray(self.labels)[fetch(self._scores(X)).argmax(axis=1)]
+        return np.asarray(self.labels)[self._scores(self._place(X)).argmax(dim=1).cpu().numpy()]
+
+    def _place(self, array: Any) -> Tensor:
+        """Move an array to the device, in float32."""
+        return torch.as_tensor(np.asarray(array, dtype=np.float32), device=self.device)
+
+    def _targets(self, columns: Tensor) -> Tensor:
+        """Return the indicator matrix of the rows' classes, (n, classes)."""
+        return functional.one_hot(columns, len(self.labels)).float()
 
     @abstractmethod
-    def _start(self, X: np.ndarray) -> None:
+    def _start(self, rows: Tensor) -> None:
         """Prepare for rows like those of the first task."""
 
     @abstractmethod
-    def _learn(self, X: np.ndarray, columns: np.ndarray) -> None:
+    def _learn(self, rows: Tensor, columns: Tensor) -> None:
         """Add rows and the numbers of their classes to the statistics."""
 
     def _solve(self) -> None:  # noqa: B027 (not all need it)
         """Compute what the scores need from the statistics, once after a task."""
 
     @abstractmethod
-    def _scores(self, X: np.ndarray) -> Array:
+    def _scores(self, rows: Tensor) -> Tensor:
         """Return the score of each row for each class."""
 
 
-def one_hot(columns: np.ndarray, n_classes: int) -> np.ndarray:
-    """Make an indicator matrix of shape (n_samples, n_classes), float32."""
-    targets = np.zeros((len(columns), n_classes), dtype=np.float32)
-    targets[np.arange(len(columns)), columns] = 1.0
-    return targets
-
-
-def widen(matrix: np.ndarray, n_columns: int) -> np.ndarray:
+def widen(matrix: Tensor, n_columns: int) -> Tensor:
     """Add columns of zeros up to `n_columns`."""
-    missing = n_columns - matrix.shape[1]
-    if missing <= 0:
-        return matrix
-    return np.hstack([matrix, np.zeros((len(matrix), missing), dtype=matrix.dtype)])
+    return functional.pad(matrix, (0, n_columns - matrix.shape[1]))
 
 
-def unit_rows(X: Array) -> Array:
+def unit_rows(rows: Tensor) -> Tensor:
     """Rows scaled to unit length; a row of zeros stays."""
-    norms = namespace(X).linalg.norm(X, axis=1, keepdims=True)
-    return X / norms.clip(min=float(np.finfo(np.float32).tiny))
+    return functional.normalize(rows, dim=1)
 
 
 class Regression:
-    """Ridge regression of rows onto their classes: the Gram matrix of the rows and class sums.
-
-    `gram`, of which only the lower triangle counts, lies on the device of the rows. `sums` has one
-    column per class.
-    """
+    """Ridge regression of rows onto their classes: the Gram matrix of the rows and class sums."""
 
     def __init__(self, n_features: int, device: str = "cpu") -> None:
-        self.device = device
-        zeros = np.zeros((n_features, n_features), dtype=np.float32, order="F")
-        self.gram = place(zeros, device)
-        self.sums = np.zeros((n_features, 0), dtype=np.float32)
+        self.gram = torch.zeros(n_features, n_features, device=device)
+        self.sums = torch.zeros(n_features, 0, device=device)
 
-    def add(self, H: Array, targets: np.ndarray) -> None:
+    def add(self, rows: Tensor, targets: Tensor) -> None:
         """Add rows; `targets` is the indicator matrix of their classes."""
-        if isinstance(H, np.ndarray):
-            self.gram = blas.ssyrk(1.0, H.T, beta=1.0, c=self.gram, lower=1, overwrite_c=1)
-        else:
-            self.gram.addmm_(H.T, H)
-        new = fetch(H.T @ place(targets, self.device))
-        self.sums = widen(self.sums, targets.shape[1]) + new
+        self.gram.addmm_(rows.T, rows)
+        self.sums = widen(self.sums, targets.shape[1]) + rows.T @ targets
 
-    def solve(self, ridge: float, right: np.ndarray | None = None) -> Array:
+    def solve(self, ridge: float, right: Tensor | None = None) -> Tensor:
         """Solve ``(G + ridge I) W = right``, by default for the class sums.
 
         Cholesky in float32. A Gram matrix of fewer rows than columns, summed in float32, can have
         negative eigenvalues larger than a small ridge; then LU in float64, as the peers' own
-        programs do (``torch.linalg.solve``).
+        programs do.
         """
         right = self.sums if right is None else right
-        if self.device != "cpu":
-            return _solve_on_gpu(self.gram, place(right, self.device), ridge)
-        matrix: Any = np.array(self.gram, order="F")
-        matrix[np.diag_indices_from(matrix)] += np.float32(ridge)
-        try:
-            factor = cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
-        except LinAlgError:
-            return _solve_indefinite(self.gram, right, ridge)
-        return cho_solve(factor, right, check_finite=False)
-
-
-def _solve_indefinite(gram_lower: np.ndarray, right: np.ndarray, ridge: float) -> np.ndarray:
-    full = np.tril(gram_lower).astype(np.float64)
-    full += np.tril(full, -1).T
-    full[np.diag_indices_from(full)] += ridge
-    try:
-        solved = np.linalg.solve(full, right.astype(np.float64))
-    except np.linalg.LinAlgError:
-        solved = np.linalg.lstsq(full, right.astype(np.float64), rcond=None)[0]
-    return solved.astype(np.float32)
-
-
-def _solve_on_gpu(gram: Array, right: Array, ridge: float) -> Array:
-    torch = namespace(gram)
-    matrix = gram.clone()
-    matrix.diagonal().add_(ridge)
-    factor, failed = torch.linalg.cholesky_ex(matrix)
-    if not failed:
-        return torch.cholesky_solve(right, factor)
-    matrix = gram.double()
-    matrix.diagonal().add_(ridge)
-    return torch.linalg.solve(matrix, right.double()).float()
+        matrix = self.gram.clone()
+        matrix.diagonal().add_(ridge)
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+        if not failed:
+            return torch.cholesky_solve(right, factor)
+        matrix = self.gram.double()
+        matrix.diagonal().add_(ridge)
+        return torch.linalg.solve(matrix, right.double()).float()
 
 
 class ClassMeans:
     """Count and mean of each class, and the scatter of all rows around their class's mean."""
 
-    def __init__(self, dimension: int) -> None:
-        self.counts = np.zeros((1, 0))
-        self._sums = np.zeros((dimension, 0))
-        self._moment = np.zeros((dimension, dimension))
+    def __init__(self, dimension: int, device: str = "cpu") -> None:
+        place: dict[str, Any] = {"dtype": torch.float64, "device": device}
+        self.counts = torch.zeros(1, 0, **place)
+        self._sums = torch.zeros(dimension, 0, **place)
+        self._moment = torch.zeros(dimension, dimension, **place)
 
-    def add(self, X: np.ndarray, targets: np.ndarray) -> None:
+    def add(self, rows: Tensor, targets: Tensor) -> None:
         """Add rows; `targets` is the indicator matrix of their classes."""
-        X, targets = X.astype(np.float64), targets.astype(np.float64)
-        self.counts = widen(self.counts, targets.shape[1]) + targets.sum(axis=0)
-        self._sums = widen(self._sums, targets.shape[1]) + X.T @ targets
-        self._moment += X.T @ X
+        rows, targets = rows.double(), targets.double()
+        self.counts = widen(self.counts, targets.shape[1]) + targets.sum(dim=0)
+        self._sums = widen(self._sums, targets.shape[1]) + rows.T @ targets
+        self._moment += rows.T @ rows
 
     @property
-    def means(self) -> np.ndarray:
+    def means(self) -> Tensor:
         """Return one mean per class, in the order of the columns."""
         return (self._sums / self.counts).T
 
     @property
-    def scatter(self) -> np.ndarray:
+    def scatter(self) -> Tensor:
         """Return the sum of outer products of rows less their class's mean."""
         return self._moment - self._sums @ self.means

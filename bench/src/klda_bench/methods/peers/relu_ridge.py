@@ -16,6 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from klda_bench.methods.peers import linear
 
@@ -34,28 +36,23 @@ class GACL(linear.Peer):
     random_state: int = 0
     device: str = "cpu"
 
-    def _start(self, X: np.ndarray) -> None:
+    def _start(self, rows: Tensor) -> None:
         self._rng = np.random.default_rng(self.random_state)
-        shape = (np.shape(X)[1], self.n_components)
-        directions = self._rng.standard_normal(shape, dtype=np.float32)
-        self._directions = linear.place(directions, self.device)
+        shape = (rows.shape[1], self.n_components)
+        self._directions = self._place(self._rng.standard_normal(shape, dtype=np.float32))
         self._regression = linear.Regression(self.n_components, self.device)
 
-    def _lift(self, X: np.ndarray) -> linear.Array:
-        rows = linear.place(np.asarray(X, dtype=np.float32), self.device)
+    def _lift(self, rows: Tensor) -> Tensor:
         return (rows @ self._directions).clip(min=0)
 
-    def _learn(self, X: np.ndarray, columns: np.ndarray) -> None:
-        self._learn_lifted(self._lift(X), linear.one_hot(columns, len(self.labels)))
-
-    def _learn_lifted(self, H: linear.Array, targets: np.ndarray) -> None:
-        self._regression.add(H, targets)
+    def _learn(self, rows: Tensor, columns: Tensor) -> None:
+        self._regression.add(self._lift(rows), self._targets(columns))
 
     def _solve(self) -> None:
         self._weights = self._regression.solve(self.ridge)
 
-    def _scores(self, X: np.ndarray) -> linear.Array:
-        return self._lift(X) @ self._weights
+    def _scores(self, rows: Tensor) -> Tensor:
+        return self._lift(rows) @ self._weights
 
 
 @dataclass(kw_only=True, eq=False)
@@ -68,10 +65,10 @@ class RanPAC(GACL):
     n_components: int = 10_000
     ridge: float = RIDGES[0]
 
-    def _learn_lifted(self, H: linear.Array, targets: np.ndarray) -> None:
-        super()._learn_lifted(H, targets)
-        order = self._rng.permutation(len(H))
-        self._last = H[order], targets[order]
+    def _learn(self, rows: Tensor, columns: Tensor) -> None:
+        super()._learn(rows, columns)
+        order = torch.from_numpy(self._rng.permutation(len(rows))).to(self.device)
+        self._last = self._lift(rows[order]), self._targets(columns[order])
 
     def _solve(self) -> None:
         # Each task chooses a ridge; only the last one's is ever used, so it alone is computed.
@@ -82,7 +79,7 @@ class RanPAC(GACL):
         super()._solve()
 
 
-def choose_ridge(H: linear.Array, targets: np.ndarray, least: float = 0.0) -> float:
+def choose_ridge(lifted: Tensor, targets: Tensor, least: float = 0.0) -> float:
     """Find the ridge of :data:`RIDGES` with the least squared error on the last fifth of the rows.
 
     The paper solves the M x M system once a ridge. With fewer rows than M the same predictions
@@ -91,23 +88,17 @@ def choose_ridge(H: linear.Array, targets: np.ndarray, least: float = 0.0) -> fl
     would show them as large errors, so ridges below `least`, the rounding error of the summed Gram
     matrix, are not offered.
     """
-    cut = int(len(H) * 0.8)
+    cut = int(len(lifted) * 0.8)
     offered = [ridge for ridge in RIDGES if ridge >= least] or [RIDGES[-1]]
-    if cut == 0 or cut == len(H):
+    if cut == 0 or cut == len(lifted):
         return max(1.0, offered[0])
-    arrays = linear.namespace(H)
-
-    def double(array: linear.Array) -> linear.Array:
-        return arrays.asarray(array, dtype=arrays.float64, device=H.device)
-
-    known = double(targets)
-    values, vectors = arrays.linalg.eigh(double(H[:cut] @ H[:cut].T))
-    left = double(H[cut:] @ H[:cut].T) @ vectors
-    right = vectors.T @ known[:cut]
+    train, held_out, known = lifted[:cut], lifted[cut:], targets.double()
+    values, vectors = torch.linalg.eigh((train @ train.T).double())
+    left, right = (held_out @ train.T).double() @ vectors, vectors.T @ known[:cut]
     # Directions that float32 features do not determine would be divided by a tiny ridge alone.
     floor = values.max() * float(np.finfo(np.float32).eps)
     losses = []
     for ridge in offered:
-        scale = arrays.where(values > floor, 1.0 / (values.clip(min=0) + ridge), 0.0)
+        scale = torch.where(values > floor, 1.0 / (values.clip(min=0) + ridge), 0.0)
         losses.append(float((((left * scale) @ right - known[cut:]) ** 2).mean()))
     return offered[int(np.argmin(losses))]

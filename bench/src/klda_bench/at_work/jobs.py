@@ -1,0 +1,152 @@
+"""Jobs for programs at work; each program does a job in a process of its own.
+
+``python -m klda_bench.at_work.jobs JOB PROGRAM`` is that process. It prints one JSON line after
+each batch of samples; seconds and memory are the program's own, from its start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from klda.errors import KldaError, MissingDependencyError
+from klda_bench import data, environment
+from klda_bench.at_work.programs import PROGRAMS
+from klda_bench.results import Results, Row, key_of, program
+from klda_bench.runs.metrics import accuracy
+from klda_bench.runs.protocol import split_classes
+from klda_bench.shots.tasks import KINDS, Shots
+
+
+@dataclass(frozen=True)
+class Job:
+    """A data set, what is drawn of it (as in ``klda bench shots``), and in how many tasks."""
+
+    title: str
+    dataset: str
+    kind: str
+    shots: Shots
+    tasks: int
+
+
+JOBS = {
+    "stream": Job("CLINC in ten tasks, 8 samples of each class", "clinc", "shots", 8, 10),
+    "few": Job("Banking, 16 samples of each class", "banking", "shots", 16, 1),
+    "german": Job(
+        "10kGNAD, German news, a fifth of the labels drawn at random",
+        "gnad-german",
+        "noisy",
+        "all",
+        1,
+    ),
+}
+
+
+def settings(job: str, name: str, folder: str | None) -> Row:
+    """Return all that determines the accuracies: what ours are changes with the program."""
+    known, package = JOBS[job], PROGRAMS[name].package
+    try:
+        version = program() if name == "klda" else importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise MissingDependencyError(
+            f"programs={name!r} needs the package {package!r}, which is not installed. In a clone "
+            'of klda\'s repository, run: pip install -e "bench[peers]"'
+        ) from error
+    digest = data.load(known.dataset, data=folder).sha256
+    asked = {"job": job, "shots": known.shots, "tasks": known.tasks, "data_sha256": digest}
+    return asked | {"program": name, "version": version}
+
+
+def measure(
+    jobs: Sequence[str],
+    programs: Sequence[str],
+    folder: str | None,
+    results: Results,
+    notify: Callable[[str], None],
+) -> list[Row]:
+    """Let programs do jobs that the results do not hold; return the rows of all of them."""
+    for given, known in ((jobs, JOBS), (programs, PROGRAMS)):
+        for name in given:
+            if name not in known:
+                raise KldaError(f"{name!r} is not one of {', '.join(known)}.")
+    finished, found = results.latest(), []
+    for job in jobs:
+        for name in programs:
+            asked = settings(job, name, folder)
+            key = key_of(asked)
+            if key not in finished:
+                notify(f"{JOBS[job].title}: {PROGRAMS[name].title}")
+                row = asked | {"key": key, "machine": environment.machine()}
+                finished[key] = row | {"steps": list(_done(job, name, folder))}
+                results.append(finished[key])
+            found.append(finished[key])
+    return found
+
+
+def _done(job: str, name: str, folder: str | None) -> Iterator[Row]:
+    """Do a job in a fresh process."""
+    command = [sys.executable, "-m", __name__, job, name]
+    place = {} if folder is None else {"KLDA_DATA": folder}
+    with tempfile.TemporaryDirectory() as scratch:  # some packages write into the present folder
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            env=os.environ | place,
+            cwd=scratch,
+            check=False,
+        )
+    if done.returncode:
+        raise KldaError(f"{name} failed at {job}: {done.stderr.strip().splitlines()[-1]}")
+    yield from (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+
+
+def work(job: str, name: str) -> Iterator[Row]:
+    """Teach a program task by task, and ask it after each."""
+    known = JOBS[job]
+    dataset = data.load(known.dataset)
+    drawn = KINDS[known.kind].draw(dataset.train.y, known.shots, np.random.default_rng(0))
+    texts = np.array(dataset.train.X, dtype=object)[drawn.rows]
+    made, seconds, seen = PROGRAMS[name].make(), 0.0, list[str]()
+    for task in split_classes(dataset.classes, known.tasks, 0):
+        seen += task
+        own = np.isin(drawn.labels, task)
+        begin = time.perf_counter()
+        made.learn(texts[own].tolist(), drawn.labels[own].tolist())
+        made.predict(dataset.test.X[:1])  # some solve when first asked
+        seconds += time.perf_counter() - begin
+        test = dataset.test.of_classes(seen)
+        begin = time.perf_counter()
+        answers = made.predict(test.X)
+        each = (time.perf_counter() - begin) / len(test)
+        with tempfile.TemporaryDirectory() as folder:
+            made.save(Path(folder))
+            files = [file for file in Path(folder).rglob("*") if file.is_file()]
+            disk = sum(file.stat().st_size for file in files)
+        yield {
+            "classes": len(seen),
+            "samples": int(np.isin(drawn.labels, seen).sum()),
+            "accuracy": round(accuracy(test.y, np.asarray(answers)), 4),
+            "learn_seconds": round(seconds, 3),
+            "answer_ms": round(1000 * each, 3),
+            "disk_bytes": disk,
+            "peak_bytes": environment.peak_bytes(),
+        }
+
+
+if __name__ == "__main__":
+    out = os.fdopen(os.dup(1), "w")
+    with contextlib.redirect_stdout(sys.stderr):  # packages print what they do
+        for line in work(*sys.argv[1:3]):
+            print(json.dumps(line), file=out, flush=True)

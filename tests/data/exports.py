@@ -1,0 +1,228 @@
+"""Exports as people send them: ``python -m tests.data.exports FOLDER`` writes them all.
+
+Each holds the same twelve tickets, in one of the many ways in which programs write tables, or has
+a fault that every door must name in the same words.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from klda.data import GUESSED, Layout
+
+CARDS, PINS, RATES = "Karten & Cards", "pin", "exchange_rate"
+CLASSES = {CARDS: 5, PINS: 4, RATES: 3}
+TICKETS = [
+    (CARDS, "Card not here", 'My card, ordered "last week", is not here yet'),
+    (CARDS, "Lost card", "I lost my card; what now?"),
+    (CARDS, "Carte perdue", "J'ai perdu ma carte à Orléans"),
+    (CARDS, "Karte weg", "Wo ist meine Karte? Ich möchte eine neue"),
+    (CARDS, "Second card", "Can I have\na second card\nfor my partner?"),
+    (PINS, "PIN blocked", "My PIN is blocked | three wrong attempts"),
+    (PINS, "PIN forgotten", "I forgot my PIN, please send a new one"),
+    (PINS, "New PIN", "How do I change my PIN?"),
+    (PINS, "PIN letter", "The letter with my PIN has not arrived"),
+    (RATES, "Rate", "How many euros do I get for 100 dollars?"),
+    (RATES, "Rate today", "What is the exchange rate today – roughly?"),
+    (RATES, "Wrong rate", "The rate on my statement is wrong"),
+]
+
+
+class Export(NamedTuple):
+    """A file, and what becomes of it."""
+
+    name: str
+    content: bytes
+    classes: dict[str, int] = CLASSES
+    error: str = ""  # what is said instead
+    layout: Layout = GUESSED  # what a user must say
+
+
+def rows(case, *, subject=False, header=("text", "label")):
+    """Texts and labels; the name of the export makes its rows its own."""
+    cells = [(f"{body} ({case})", label) for label, _, body in TICKETS]
+    if subject:
+        cells = [(title, *pair) for (_, title, _), pair in zip(TICKETS, cells, strict=True)]
+    return [header, *cells] if header else cells
+
+
+def table(cells, delimiter=",", end="\r\n", **options):
+    text = io.StringIO()
+    csv.writer(text, delimiter=delimiter, lineterminator=end, **options).writerows(cells)
+    return text.getvalue()
+
+
+def objects(case):
+    return [{"id": i, "text": text, "label": la} for i, (text, la) in enumerate(rows(case)[1:])]
+
+
+def workbook(cells):
+    import openpyxl
+
+    book, file = openpyxl.Workbook(), io.BytesIO()
+    for row in cells:
+        book.active.append(row)
+    book.create_sheet("Notes").append(["nothing"])
+    book.save(file)
+    return file.getvalue()
+
+
+def parquet(columns):
+    import pyarrow.parquet
+
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(columns), file)
+    return file.getvalue()
+
+
+def tickets(case, *names, **more):
+    """An export of a help desk: a column for each name, some of them with the tickets."""
+    cells = {"SUBJECT": 1, "BODY": 2, "LABEL": 0}
+    lines = [[name.partition("=")[0] for name in names]]
+    for i, ticket in enumerate(TICKETS):
+        kinds = [name.partition("=")[2] for name in names]
+        line = [ticket[cells[k]] if k in cells else k.format(i) for k in kinds]
+        lines.append(
+            [f"{c} ({case})" if k == "BODY" else c for c, k in zip(line, kinds, strict=True)]
+        )
+    return table(lines, **more)
+
+
+def make_exports():
+    """Return all exports by their names."""
+    found = {}
+
+    def add(case, name, content, **more):
+        content = content.encode() if isinstance(content, str) else content
+        found[case] = Export(name, content, **more)
+
+    # Separators and encodings.
+    add("commas", "a.csv", table(rows("commas")))
+    add("semicolons", "a.csv", table(rows("semicolons"), ";"))
+    add("tabs", "a.tsv", table(rows("tabs"), "\t"))
+    add("bars", "a.csv", table(rows("bars"), "|"))
+    add("excel names the separator", "a.csv", "sep=;\r\n" + table(rows("sep"), ";"))
+    add("byte order mark", "a.csv", "\ufeff" + table(rows("mark")))
+    add("unicode text of excel", "a.txt", table(rows("utf-16"), "\t").encode("utf-16"))
+    add("utf-16 without a mark", "a.csv", table(rows("le"), ";").encode("utf-16-le"))
+    add("windows-1252", "a.csv", table(rows("windows"), ";").encode("cp1252"))
+    mac = {"layout": Layout(encoding="mac_roman")}
+    mac_rows = table(rows("mac"), end="\r", quoting=csv.QUOTE_ALL)
+    add("macintosh", "a.csv", mac_rows.encode("mac_roman"), **mac)
+    add("gzipped", "a.csv.gz", gzip.compress(table(rows("gzip")).encode()))
+    # Rows.
+    add("all quoted", "a.csv", table(rows("quoted"), quoting=csv.QUOTE_ALL))
+    empty = table(rows("empty")).replace("\r\n", ",,\r\n")
+    add("empty rows and columns", "a.csv", f"\r\n,,,\r\n{empty},,,\r\n\r\n")
+    joined = rows("joined")
+    add(
+        "files joined with their headers",
+        "a.csv",
+        table(joined[:5]) + table(joined[:1] + joined[5:]),
+    )
+    escaped = [[cell.replace('"', '\\"') for cell in row] for row in rows("mysql")]
+    quoted = "".join(",".join(f'"{cell}"' for cell in row) + "\n" for row in escaped)
+    add("quotes behind backslashes", "a.csv", quoted)
+    spaced = table(rows("spaced"), quoting=csv.QUOTE_ALL).replace('","', '", "')
+    add("blanks before quotes", "a.csv", spaced)
+    add("title of a report", "a.csv", "Tickets of May\r\n\r\n" + table(rows("title"), ";"))
+    # Headers.
+    add("no header", "a.csv", table(rows("none", header=None)))
+    add("no header, label first", "a.csv", table([r[::-1] for r in rows("first", header=None)]))
+    numbered = [(f"T-{i}", *row) for i, row in enumerate(rows("ids", header=None))]
+    add("no header, with ids", "a.csv", table(numbered, ";"))
+    add("shouting", "a.csv", table(rows("shout", header=("MESSAGE", "Queue "))))
+    add("long names", "a.csv", table(rows("long", header=("Customer message", "Ticket_Category"))))
+    add("german names", "a.csv", table(rows("german", header=("Anliegen", "Zuordnung")), ";"))
+    # Help desks.
+    zendesk = ("Id=4{0}", "Subject=SUBJECT", "Description=BODY", "Status=open", "Group=LABEL")
+    add("zendesk", "a.csv", tickets("zendesk", *zendesk, "Tags="))
+    jira = ("Summary=SUBJECT", "Issue key=HELP-{0}", "Issue Type=LABEL", "Comment=", "Comment=x")
+    add(
+        "jira",
+        "a.csv",
+        tickets("jira", *jira, "Comment=", "Description=BODY", "Labels=", "Labels="),
+    )
+    tagged = ("Subject=SUBJECT", "Body=", "Message=BODY", "Category=", "Queue=LABEL")
+    add("empty columns with usual names", "a.csv", tickets("tagged", *tagged))
+    freshdesk = ("Ticket ID={0}", "Subject=SUBJECT", "Status=Closed", "Priority=Low", "Type=LABEL")
+    add(
+        "freshdesk", "a.csv", tickets("freshdesk", *freshdesk, "Agent=No Agent", "Description=BODY")
+    )
+    strange = ("Nr={0}", "Anfrage=BODY", "Bereich=LABEL", "Stand={0}.1.2026")
+    add("by content", "a.csv", tickets("content", *strange, delimiter=";"))
+    # Other kinds of files.
+    add(
+        "workbook", "a.xlsx", workbook(rows("xlsx", subject=True, header=("Title", "Body", "Team")))
+    )
+    add("workbook called csv", "a.csv", workbook(rows("misnamed")))
+    add("csv called xls", "a.xls", table(rows("misnamed too"), "\t"))
+    add("json", "a.json", json.dumps(objects("json")))
+    add("json, indented", "a.json", json.dumps(objects("indented"), indent=2, ensure_ascii=False))
+    lines = "".join(json.dumps(row) + "\n" for row in objects("jsonl"))
+    add("jsonl", "a.jsonl", lines)
+    add("no suffix", "export", lines.replace("jsonl", "bare"))
+    parts = zip(*rows("parquet")[1:], strict=True)
+    add("parquet", "a.parquet", parquet(dict(zip(("Text", "Class"), parts, strict=True))))
+    one_line = [(" ".join(text.split()), label) for text, label in rows("fasttext")[1:]]
+    labels = {label: label.replace(" ", "_") for label in CLASSES}
+    fasttext = "".join(f"__label__{labels[label]} {text}\n" for text, label in one_line)
+    add("fasttext", "a.txt", fasttext, classes={labels[k]: n for k, n in CLASSES.items()})
+    rasa = 'version: "3.1"\nnlu:\n- synonym: card\n  examples: |\n    - [Visa](card)\n'
+    for label in CLASSES:
+        texts = [text for text, own in one_line if own == label]
+        examples = "".join(f"    - {text} [Visa](card)\n" for text in texts)
+        rasa += f"- intent: {json.dumps(label)}\n  examples: |\n{examples}"
+    add("rasa", "nlu.yml", rasa)
+    # Labels.
+    odd = [*rows("odd"), ("who knows (odd)", "N/A"), ("both of them (odd)", f"{PINS};{RATES}")]
+    add("odd labels", "a.csv", table(odd), classes=CLASSES | {"N/A": 1, f"{PINS};{RATES}": 1})
+    many = [(f"question number {i} about my card", f"class {i % 50}") for i in range(50_000)]
+    header = [("text", "label")]
+    counts = {f"class {i}": 1000 for i in range(50)}
+    add("fifty thousand", "a.csv", table(header + many), classes=counts)
+
+    # Faults.
+    def fault(case, name, content, error, **more):
+        add(case, name, content, classes={}, error=error, **more)
+
+    gap = [*rows("gap")[:4], ("no label", ""), *rows("gap")[4:]]
+    fault("a label missing", "a.csv", table(gap), "line 5: the label is empty.")
+    fault("a text missing", "a.csv", table([*rows("t"), (" ", PINS)]), ": the text is empty.")
+    mixed = table(rows("mixed")).encode() + "déjà vu,pin\r\n".encode("cp1252")
+    fault("two encodings", "a.csv", mixed, "not UTF-8, unlike what comes before.")
+    russian = "text,label\r\nгде моя карта,cards\r\n".encode("cp1251")
+    fault("another script", "a.csv", russian, "neither UTF-8 nor Windows-1252. Name its encoding")
+    fault("a web page", "a.xls", "<html><table><tr><td>text", "is a web page: open it in a spread")
+    fault(
+        "a picture",
+        "a.csv",
+        b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\1\0\0\0\1",
+        "is not a text file.",
+    )
+    fault("one column", "a.csv", table([("text",), ("hello there",)]), "one column and no labels.")
+    torn = table(rows("torn")) + '"an open quote,pin\r\n'
+    fault("an open quote", "a.csv", torn, "never closed")
+    unquoted = table(rows("unquoted")) + "one, two, three,pin\r\n"
+    fault("a comma too many", "a.csv", unquoted, "it has 4 columns, but the first line has 2.")
+    vague = tickets("vague", "Nr={0}", "Anfrage=BODY", "Ort=LABEL", "Art=LABEL")
+    fault("two columns of classes", "a.csv", vague, "can't tell which column holds the label")
+    fault("not there", "a.csv", table(rows("x")), "no column 'body'", layout=Layout("body"))
+    fault("nothing", "a.csv", b"", "is empty")
+    fault("a header only", "a.csv", "text,label\r\n", "is empty")
+    fault("half a json", "a.json", json.dumps(objects("half"))[:-20], "not JSON")
+    return found
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    for number, (case, export) in enumerate(make_exports().items(), 1):
+        target = folder / f"{number:02} {case}" / export.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(export.content)
