@@ -236,5 +236,5 @@ def test_a_reader_that_stops_reading_is_no_error(model, tmp_path):
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", f"{predict} | head -n 2"], capture_output=True, text=True
     )
-    assert done.stdout.splitlines()[0] == "row,label,probability"
+    assert done.stdout.splitlines()[0] == "row,label,probability,known"
     assert "Traceback" not in done.stderr
