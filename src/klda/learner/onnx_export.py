@@ -41,6 +41,7 @@ def export_onnx(learner: Learner, folder: str | Path, *, reject: float) -> dict[
     if network is not None:
         files["model.onnx"] = _whole(network, solution, limit)
         files["tokenizer.json"] = network.padding_tokenizer().to_str(pretty=True).encode()
+        about["max_tokens"] = network.max_length
         about["prompt"] = learner.encoder.prompt  # type: ignore[attr-defined]
         about["lowercase"] = bool(learner.encoder.files.recipe.lowercase)  # type: ignore[attr-defined]
     files["klda.json"] = json.dumps(about, indent=2, ensure_ascii=False).encode()
