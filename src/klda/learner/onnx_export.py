@@ -88,13 +88,13 @@ def _finish(
     best = graph.add("ArgMax", scores, axis=1, keepdims=0)
     labels = graph.strings(map(str, solution.classes.tolist()))
     graph.add("Gather", labels, best, output="label")
-    divided = graph.add("Div", scores, graph.constant(np.float64(solution.temperature)))
+    divided = graph.add("Div", scores, _number(graph, solution.temperature))
     chances = graph.add("Softmax", divided, axis=1)
     graph.add("Cast", chances, output="probabilities", to=_FLOAT)
     outputs = {"label": "string", "probabilities": "float32", "scores": "float32"}
     if limit is not None:
         novelty = _novelty(graph, scores, solution.distance)
-        graph.add("LessOrEqual", novelty, graph.constant(np.float64(limit)), output="known")
+        graph.add("LessOrEqual", novelty, _number(graph, limit), output="known")
         outputs["known"] = "bool"
     return graph.serialize(inputs, outputs, embed=True)
 
@@ -132,10 +132,10 @@ def _kernel(graph: Graph, rows: str, own: KernelMap) -> str:
     others = (support * support).sum(axis=1)
     products = graph.add("MatMul", rows, graph.weight(-2 * support.T, "float64"))
     squares = graph.add("Add", graph.add("Add", products, lengths), graph.constant(others))
-    squares = graph.add("Max", squares, graph.constant(np.float64(0)))
+    squares = graph.add("Max", squares, _number(graph, 0))
 
     def kernel(distances: str) -> str:
-        return graph.add("Exp", graph.add("Mul", distances, graph.constant(np.float64(-gamma))))
+        return graph.add("Exp", graph.add("Mul", distances, _number(graph, -gamma)))
 
     relative = graph.add("Sub", kernel(squares), kernel(lengths))
     return graph.add("Add", relative, graph.constant(-np.expm1(-gamma * others)))
@@ -143,25 +143,27 @@ def _kernel(graph: Graph, rows: str, own: KernelMap) -> str:
 
 def _novelty(graph: Graph, scores: str, distance: RelativeMahalanobis) -> str:
     """Add how unlike anything learned inputs are, as `RelativeMahalanobis.of_scores` says it."""
-
-    def number(values: Any) -> str:
-        return graph.constant(np.asarray(values, np.float64))
-
     axis = graph.constant(np.array([1], dtype=np.int64))
-    linear = graph.add("Sub", scores, number(distance.offsets))
+    linear = graph.add("Sub", scores, _number(graph, distance.offsets))
     if len(distance.unblend):
         linear = graph.add("MatMul", linear, graph.weight(distance.unblend, "float64"))
-    from_classes = graph.add("Sub", number(distance.lengths), graph.add("Mul", linear, number(2)))
+    from_classes = graph.add(
+        "Sub", _number(graph, distance.lengths), graph.add("Mul", linear, _number(graph, 2))
+    )
     nearest = graph.add("ReduceMin", from_classes, axis)
     chosen = graph.add("Gather", linear, graph.constant(distance.chosen.astype(np.int64)), axis=1)
-    of_mean = graph.add("MatMul", chosen, number(distance.fractions[:, None]))
+    of_mean = graph.add("MatMul", chosen, _number(graph, distance.fractions[:, None]))
     mean_length = float(distance.fractions @ distance.shifts)
     centred = graph.add("Sub", chosen, of_mean)
-    centred = graph.add("Add", centred, number(mean_length - distance.shifts))
+    centred = graph.add("Add", centred, _number(graph, mean_length - distance.shifts))
     root = np.sqrt(distance.fractions)
     whitener = root[:, None] * np.linalg.inv(distance.factor).T
     between = graph.add("MatMul", centred, graph.weight(whitener, "float64"))
     between = graph.add("ReduceSum", graph.add("Mul", between, between), axis)
-    of_all = graph.add("Add", graph.add("Mul", of_mean, number(2)), between)
-    novelty = graph.add("Add", nearest, graph.add("Sub", of_all, number(mean_length)))
+    of_all = graph.add("Add", graph.add("Mul", of_mean, _number(graph, 2)), between)
+    novelty = graph.add("Add", nearest, graph.add("Sub", of_all, _number(graph, mean_length)))
     return graph.add("Squeeze", novelty, axis)
+
+
+def _number(graph: Graph, values: Any) -> str:
+    return graph.constant(np.asarray(values, np.float64))
