@@ -41,6 +41,7 @@ from klda.learner.evaluation import Evaluation
 from klda.learner.explanation import Explanation, explain_rows
 from klda.learner.inputs import InputEncoder, Labels, check_same_features, open_encoder
 from klda.learner.overlap import check_no_overlap, learned
+from klda.learner.quality import Quality, quality_of
 from klda.progress import Show
 
 # Older entries are dropped from the history: a service that learns all day must not grow forever.
@@ -848,6 +849,14 @@ class Learner:
             self.solution, self.encode(inputs), self.ledger, threshold, top, samples
         )
 
+    def quality(self) -> Quality:
+        """Say how accurate it is expected to be on new inputs, without a test file.
+
+        The samples learned are each answered as if they had not been; see
+        :class:`klda.learner.quality.Quality`.
+        """
+        return quality_of(self.solution)
+
     def evaluate(
         self,
         inputs: Any,
@@ -908,6 +917,8 @@ class Learner:
                 "history": list(self._history),
                 "names": self._names.pack(),
             }
+            if solved:
+                document["quality"] = self.quality().summary()
         return arrays, document
 
     @classmethod
