@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from klda import KldaError
 from klda.engine import model as models
-from klda.engine.backends import choose_backend
+from klda.engine.arrays import choose_backend
 from klda.engine.engine import Engine, PredictionOnlyError
 from klda.engine.feature_map import Draw, FourierMap, IdentityMap
 from klda.engine.model import Model

@@ -18,7 +18,7 @@ def stream(key=3, dtype="float64"):
 
 def devices():
     torch = pytest.importorskip("torch")
-    from klda.engine.arrays_torch import TorchBackend
+    from klda.engine.arrays import TorchBackend
 
     return [
         TorchBackend(device, dtype)

@@ -1,7 +1,6 @@
-"""The few array operations that the engine needs, on the CPU.
+"""The few array operations that the engine needs: with NumPy on the CPU, with torch elsewhere.
 
-`klda.engine.arrays_torch` has the same ones for torch devices: what is said here of an operation
-holds there too.
+`TorchBackend` has the operations of `NumpyBackend`: what is said there of one holds for both.
 
 Vectors are rows everywhere: samples ``(n, D)``, means ``(M, D)``, weights ``(M, D)``. A *square* is
 a symmetric ``(D, D)`` matrix of which only the lower triangle is used.
@@ -13,20 +12,25 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import scipy  # its modules are imported when first used: predicting needs none
 
 from klda.engine.cpus import usable_cpus
+from klda.errors import KldaError, require
 
 Array: TypeAlias = Any  # numpy.ndarray or torch.Tensor, by backend
+Backend: TypeAlias = "NumpyBackend | TorchBackend"  # of one device and one floating-point type
 
+BLOCK_BYTES = {"cpu": 80 << 20, "gpu": 1 << 30}  # of features, or of scores, computed at once
+BLOCK_ROWS = {"cpu": 4096, "gpu": 1 << 16}  # summed one after another: more lose digits
+FEWEST_ROWS = 64  # in a block: all weights are read once per block
 CACHED_ROWS = 256  # rows per step, where several operations pass over the same rows
 FEW_ROWS = 32  # are lifted in less time than SciPy's BLAS takes to import
-MOST_COUNTED = np.iinfo(np.int32).max  # values that SciPy's BLAS can count
 WORTH_THREADS = 1 << 22  # values; starting threads costs as much as a million of them
+GRAM_COLUMNS = 1024  # per product on a torch device, where a triangle is computed in blocks
+SUMMED_ROWS = 256  # that one thread of a GPU adds up
 
 
 def is_torch(values: Any) -> bool:
@@ -93,10 +97,6 @@ class NumpyBackend:
         """Return an array of this backend as a NumPy array."""
         return np.asarray(array, dtype)
 
-    def empty(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Return an uninitialised array."""
-        return np.empty(shape, self.dtype)
-
     def zeros(self, shape: tuple[int, ...]) -> np.ndarray:
         """Return an array of zeros."""
         return np.zeros(shape, self.dtype)
@@ -114,21 +114,14 @@ class NumpyBackend:
         return positions
 
     def cosine_map(
-        self,
-        rows: np.ndarray,
-        frequencies: np.ndarray,
-        phases: np.ndarray,
-        scale: float,
-        room: np.ndarray | None = None,
+        self, rows: np.ndarray, frequencies: np.ndarray, phases: np.ndarray, scale: float
     ) -> np.ndarray:
-        """Return ``scale * cos(rows frequencies + phases)``, in the room if one is given."""
-        size = (len(rows), frequencies.shape[1])
-        out = self.empty(size) if room is None else room[: len(rows)]
+        """Return ``scale * cos(rows frequencies + phases)``."""
         if len(rows) <= FEW_ROWS:
-            mapped = np.matmul(rows, frequencies, out=out)
+            mapped = rows @ frequencies
         else:
-            gemm = self._routine("gemm")
-            mapped = gemm(1.0, frequencies.T, rows.T, beta=0.0, c=out.T, overwrite_c=1).T
+            # The transpose of a C-ordered array is the Fortran-ordered one that BLAS takes.
+            mapped = self._routine("gemm")(1.0, frequencies.T, rows.T).T
         factor = self.dtype.type(scale)
 
         def turn(start: int, stop: int) -> None:
@@ -147,16 +140,14 @@ class NumpyBackend:
         if len(rows) <= FEW_ROWS:
             products = np.matmul(rows, weights.T)
             return products if biases is None else products + biases
-        scores = self.empty((len(rows), len(weights)))
+        scores = np.empty((len(rows), len(weights)), self.dtype)
         scores[:] = 0 if biases is None else biases
         gemm = self._routine("gemm")
         return gemm(1.0, weights.T, rows.T, beta=1.0, c=scores.T, trans_a=1, overwrite_c=1).T
 
     def sum_of_squares(self, rows: np.ndarray) -> float:
         """Return the sum of all squared entries: a number, or a scalar still on the device."""
-        flat = np.ravel(rows)
-        dot = np.vdot if flat.size > MOST_COUNTED else self._routine("dot")
-        return float(dot(flat, flat))
+        return float(np.einsum("ij,ij->i", rows, rows).sum(dtype=np.float64))
 
     def class_sums(self, rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """Sum rows that come class by class: ``(n, D)`` to ``(n_classes, D)``, no count zero."""
@@ -201,47 +192,171 @@ class NumpyBackend:
         trsm(1.0, factor.T, solved.T, side=0, lower=0, trans_a=0, overwrite_b=1)
         return solved
 
-    def small_solver(
-        self, matrix: np.ndarray, *, definite: bool
-    ) -> Callable[[np.ndarray], np.ndarray] | None:
-        """Return ``rows -> rows matrix^-1`` for a small symmetric matrix, None if singular."""
-        try:
-            if definite:
-                factor = scipy.linalg.cho_factor(matrix, lower=True, check_finite=False)
-                return partial(_solve_rows, scipy.linalg.cho_solve, factor)
-            with warnings.catch_warnings():
-                warnings.simplefilter("error", scipy.linalg.LinAlgWarning)
-                pivoted = scipy.linalg.lu_factor(matrix, check_finite=False)
-        except (scipy.linalg.LinAlgError, scipy.linalg.LinAlgWarning):
-            return None
-        if not np.all(np.isfinite(pivoted[0])) or np.any(np.diag(pivoted[0]) == 0):
-            return None
-        return partial(_solve_rows, scipy.linalg.lu_solve, pivoted)
+    def lu_factor(self, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return what `lu_solve` needs of a small symmetric matrix; None if it is singular."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", scipy.linalg.LinAlgWarning)
+            factor, pivots = scipy.linalg.lu_factor(matrix, check_finite=False)
+        diagonal = factor.diagonal()
+        return (factor, pivots) if np.isfinite(diagonal).all() and diagonal.all() else None
+
+    def lu_solve(self, factor: tuple[np.ndarray, np.ndarray], rows: np.ndarray) -> np.ndarray:
+        """Return ``rows matrix^-1``."""
+        return np.asarray(scipy.linalg.lu_solve(factor, rows.T, check_finite=False).T)
 
     def top(self, scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the k largest of each row and their columns; of equals the earlier first."""
         if k == 1:
             columns = scores.argmax(axis=1)[:, None]
-            return np.take_along_axis(scores, columns, axis=1), columns
-        if k >= scores.shape[1]:
-            columns = np.argsort(-scores, axis=1, kind="stable")
-            return np.take_along_axis(scores, columns, axis=1), columns
-        columns = np.argpartition(scores, -k, axis=1)[:, -k:]
-        least = np.take_along_axis(scores, columns, axis=1).min(axis=1, keepdims=True)
-        tied = np.flatnonzero(np.count_nonzero(scores >= least, axis=1) > k)
-        if len(tied):  # which of the equals were taken is left to chance: take the first
-            columns[tied] = np.argsort(-scores[tied], axis=1, kind="stable")[:, :k]
-        columns.sort(axis=1)
-        values = np.take_along_axis(scores, columns, axis=1)
-        order = np.argsort(-values, axis=1, kind="stable")
-        return np.take_along_axis(values, order, 1), np.take_along_axis(columns, order, 1)
+        else:
+            columns = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(scores, columns, axis=1), columns
 
 
-# A function of the module, not a closure: an estimator that holds one must survive pickling.
+class TorchBackend:
+    """The engine's operations on a torch device; nothing leaves the device in between.
+
+    Matrix products follow torch's own precision setting: float32 unless the user allows TF32
+    with ``torch.set_float32_matmul_precision("high")``.
+    """
+
+    def __init__(self, device: str, dtype: str) -> None:
+        torch = require("torch", "text")
+        try:
+            torch.empty(1, device=device)
+        except (RuntimeError, AssertionError) as error:
+            raise KldaError(
+                f"device={device!r} can't be used ({str(error).splitlines()[0]}); "
+                "use 'cpu', 'auto', or a device that torch sees."
+            ) from error
+        self.device = device
+        self.dtype = np.dtype(dtype)
+        self._options = {"dtype": getattr(torch, dtype), "device": torch.device(device)}
+
+    @property
+    def xp(self) -> Any:
+        """The module of the arrays."""
+        return sys.modules["torch"]
+
+    def asarray(self, values: Any) -> Array:
+        """Return the values as a contiguous tensor on the device."""
+        if not is_torch(values):
+            values = np.ascontiguousarray(values)
+            if values.itemsize > self.dtype.itemsize:  # fewer bytes to move
+                values = values.astype(self.dtype)
+            values = self.xp.from_numpy(values)
+        return values.detach().to(**self._options).contiguous()
+
+    def to_numpy(self, array: Array, dtype: Any = None) -> np.ndarray:
+        """Return a tensor as a NumPy array."""
+        return np.asarray(array.cpu().numpy(), dtype)
+
+    def zeros(self, shape: tuple[int, ...]) -> Array:
+        """Return a tensor of zeros."""
+        return self.xp.zeros(shape, **self._options)
+
+    def copy(self, array: Array) -> Array:
+        """Return a copy that shares no memory."""
+        return array.clone()
+
+    def concatenate(self, arrays: list[Array]) -> Array:
+        """Join tensors along the first axis."""
+        return self.xp.cat(arrays)
+
+    def index(self, positions: np.ndarray) -> Array:
+        """Return integer positions as a tensor on the device."""
+        return self.xp.as_tensor(np.asarray(positions, np.int64), device=self._options["device"])
+
+    def cosine_map(self, rows: Array, frequencies: Array, phases: Array, scale: float) -> Array:
+        """Return ``scale * cos(rows frequencies + phases)``."""
+        return self.xp.addmm(phases, rows, frequencies).cos_().mul_(scale)
+
+    def linear(self, rows: Array, weights: Array, biases: Array | None = None) -> Array:
+        """Return ``rows weights^T``, plus biases if there are any."""
+        if biases is None:
+            return rows @ weights.T
+        return self.xp.addmm(biases, rows, weights.T)
+
+    def sum_of_squares(self, rows: Array) -> Array:
+        """Return the sum of all squared entries, on the device."""
+        return self.xp.linalg.vector_norm(rows).double().square()
+
+    def class_sums(self, rows: Array, counts: np.ndarray) -> Array:
+        """Sum rows that come class by class.
+
+        Adding up in any order, as ``index_add_`` does, is not deterministic: each class is summed
+        in parts, a part by a thread per column.
+        """
+        n_parts = -(-counts // SUMMED_ROWS)
+        lengths = np.full(n_parts.sum(), SUMMED_ROWS)
+        lengths[np.cumsum(n_parts) - 1] += counts - n_parts * SUMMED_ROWS
+        for sizes in (lengths, n_parts):
+            at = self.index(sizes)
+            rows = self.xp.segment_reduce(rows, "sum", lengths=at, axis=0, unsafe=True)
+        return rows
+
+    def centre(self, rows: Array, centres: Array, counts: np.ndarray) -> None:
+        """Subtract from each row the centre of its class, in place; rows as for `class_sums`."""
+        rows -= centres[self.index(np.repeat(np.arange(len(counts)), counts))]
+
+    def add_gram(self, square: Array, rows: Array, sign: int) -> None:
+        """Add ``sign * rows^T rows`` to the lower triangle, block row by block row."""
+        for start in range(0, len(square), GRAM_COLUMNS):
+            stop = min(start + GRAM_COLUMNS, len(square))
+            square[start:stop, :stop].addmm_(rows[:, start:stop].T, rows[:, :stop], alpha=sign)
+
+    def factorise(self, square: Array, rho: float) -> Array | None:
+        """Return the lower triangular L of ``S + rho I = L L^T``; None if that is not definite."""
+        shifted = square.clone()
+        shifted.diagonal().add_(rho)
+        factor, info = self.xp.linalg.cholesky_ex(shifted)  # reads the lower triangle alone
+        return factor if int(info) == 0 and np.isfinite(float(factor.diagonal().sum())) else None
+
+    def solve(self, factor: Array, rows: Array) -> Array:
+        """Return ``rows (S + rho I)^-1`` from the factor."""
+        return self.xp.cholesky_solve(rows.T, factor).T.contiguous()
+
+    def lu_factor(self, matrix: Array) -> tuple[Array, Array] | None:
+        """Return what `lu_solve` needs of a small symmetric matrix; None if it is singular."""
+        factor, pivots, info = self.xp.linalg.lu_factor_ex(matrix)
+        return (factor, pivots) if int(info) == 0 else None
+
+    def lu_solve(self, factor: tuple[Array, Array], rows: Array) -> Array:
+        """Return ``rows matrix^-1``."""
+        return self.xp.linalg.lu_solve(*factor, rows.T).T.contiguous()
+
+    def top(self, scores: Array, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the k largest of each row and their columns; of equals the earlier first."""
+        if k == 1:  # of equals, torch has the first, too
+            values, columns = scores.max(dim=1, keepdim=True)
+        else:
+            values, columns = scores.sort(dim=1, descending=True, stable=True)
+        return self.to_numpy(values[:, :k]), self.to_numpy(columns[:, :k])
 
 
-def _solve_rows(solve: Callable[..., np.ndarray], factor: Any, rows: np.ndarray) -> np.ndarray:
-    return solve(factor, rows.T, check_finite=False).T
+def choose_backend(device: str, dtype: str, values: Any = None) -> Backend:
+    """Return the backend for a device: ``"cpu"``, a torch device such as ``"cuda:1"``, or "auto".
+
+    ``"auto"`` is the device of ``values``, the first input, if they are a tensor; otherwise the GPU
+    if torch is already imported and sees one, else the CPU.
+    """
+    if dtype not in ("float32", "float64"):
+        raise KldaError(f"dtype={dtype!r} is not known; use 'float32' or 'float64'.")
+    if device == "auto":
+        torch = sys.modules.get("torch")
+        if is_torch(values):
+            device = "cpu" if values.device.type == "cpu" else str(values.device)
+        else:
+            device = "cuda" if torch is not None and torch.cuda.is_available() else "cpu"
+    return NumpyBackend(dtype) if device == "cpu" else TorchBackend(device, dtype)
+
+
+def row_blocks(n_rows: int, width: int, backend: Backend) -> list[slice]:
+    """Split rows into blocks, for each of which an array of this width is computed at once."""
+    kind = "cpu" if backend.device == "cpu" else "gpu"
+    size = max(FEWEST_ROWS, BLOCK_BYTES[kind] // (width * backend.dtype.itemsize))
+    size = min(size, BLOCK_ROWS[kind])
+    return [slice(i, min(i + size, n_rows)) for i in range(0, n_rows, size)]
 
 
 def _in_threads(action: Callable[[int, int], None], n_rows: int, step: int, n_values: int) -> None:

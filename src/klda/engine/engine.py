@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from klda.engine.arrays import is_finite
-from klda.engine.backends import Array, Backend, choose_backend
+from klda.engine.arrays import Array, Backend, choose_backend, is_finite
 from klda.engine.calibration import Evidence
 from klda.engine.check_learned import check_learned
 from klda.engine.feature_map import FeatureMap, FourierMap, KernelMap

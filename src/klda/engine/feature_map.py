@@ -16,8 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import scipy
 
-from klda.engine.arrays import is_torch, product
-from klda.engine.backends import Array, Backend, choose_backend
+from klda.engine.arrays import Array, Backend, choose_backend, is_torch, product
 from klda.engine.random_stream import RandomStream, orthogonal
 
 MEDIAN_SAMPLES = 1000

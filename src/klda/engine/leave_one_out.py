@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from klda.engine.backends import Array
+from klda.engine.arrays import Array
 from klda.engine.shrinkage import Mixing
 from klda.engine.solve import Solved
 from klda.labels import Label

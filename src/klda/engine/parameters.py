@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from klda.checks import check_count
-from klda.engine.backends import Array, Backend
+from klda.engine.arrays import Array, Backend
 from klda.engine.feature_map import (
     GAMMA_SCALE,
     RANDOM_FEATURES,

@@ -7,8 +7,7 @@ from functools import lru_cache
 import numpy as np
 import scipy
 
-from klda.engine.arrays import NumpyBackend
-from klda.engine.backends import Array, Backend
+from klda.engine.arrays import Array, Backend, NumpyBackend
 
 WORD = 1 << 64
 # SplitMix64's constants: what is added from word to word, and how bits are mixed.

@@ -12,13 +12,13 @@ from the factor of ``S0 + rho I`` by the Woodbury identity until that happens.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from klda.engine.backends import Array, Backend
+from klda.engine.arrays import Array, Backend
 
 UPDATED_PART = 8  # changes are brought into the matrix once there are more than D / 8 rows
 Change = tuple[Array, int]  # rows of shape (n, D), and whether they were added (1) or removed (-1)
@@ -59,63 +59,44 @@ class Scatter:
             found += sign * (part.T @ part)
         return found
 
-    def draft(self) -> ScatterDraft:
-        """Return a draft to which rows can be added."""
-        return ScatterDraft(self)
+    def add(self, rows: Array, sign: int) -> Scatter:
+        """Return the scatter with the outer products of rows added or removed.
+
+        The rows are kept: they must not be changed afterwards.
+        """
+        turnover = self.turnover + float(self.backend.sum_of_squares(rows))
+        added = replace(self, changes=(*self.changes, (rows, sign)), turnover=turnover)
+        many = sum(len(kept) for kept, _ in added.changes) > self.size // UPDATED_PART
+        return added.condensed() if many else added
+
+    def condensed(self) -> Scatter:
+        """Return the same with all changes brought into the matrix."""
+        if not self.changes:
+            return self
+        square = self._own_square()
+        for rows, sign in self.changes:
+            self.backend.add_gram(square, rows, sign)
+        return replace(self, square=square, changes=())
+
+    def _own_square(self) -> Array:
+        """Return a copy of the matrix."""
+        if self.square is None:
+            return self.backend.zeros((self.size, self.size))
+        return self.backend.copy(self.square)
 
     def merge(self, other: Scatter) -> Scatter:
         """Return the sum of two."""
-        draft = self.draft()
+        merged = self
         if other.square is not None:
-            draft.add_square(other.square)
+            square = self._own_square()
+            square += self.backend.asarray(other.square)
+            merged = replace(self, square=square)
         for rows, sign in other.changes:
-            draft.add(self.backend.asarray(rows), sign)
-        return replace(draft.done(), turnover=self.turnover + other.turnover)
+            merged = merged.add(self.backend.asarray(rows), sign)
+        return replace(merged, turnover=self.turnover + other.turnover)
 
 
-class ScatterDraft:
-    """A scatter being changed; the one that it started from stays as it is."""
-
-    def __init__(self, scatter: Scatter) -> None:
-        self._from = scatter
-        self._square: Array = None
-        self._changes, self._turnover = list(scatter.changes), scatter.turnover
-
-    def add(self, rows: Array, sign: int) -> None:
-        """Add or remove the outer products of rows, which must not be changed afterwards."""
-        self._turnover += float(self._from.backend.sum_of_squares(rows))
-        self._changes.append((rows, sign))
-        if sum(len(kept) for kept, _ in self._changes) > self._from.size // UPDATED_PART:
-            self.bring_in()
-
-    def add_square(self, square: Array) -> None:
-        """Add another matrix."""
-        self._own_square()
-        self._square += self._from.backend.asarray(square)
-
-    def _own_square(self) -> None:
-        if self._square is None:
-            backend, size = self._from.backend, self._from.size
-            known = self._from.square
-            self._square = backend.zeros((size, size)) if known is None else backend.copy(known)
-
-    def bring_in(self) -> None:
-        """Bring all changes into the matrix."""
-        if not self._changes:
-            return
-        self._own_square()
-        for rows, sign in self._changes:
-            self._from.backend.add_gram(self._square, rows, sign)
-        self._changes.clear()
-
-    def done(self) -> Scatter:
-        """Return the scatter with all changes."""
-        square = self._from.square if self._square is None else self._square
-        return replace(
-            self._from, square=square, changes=tuple(self._changes), turnover=self._turnover
-        )
-
-
+@dataclass(frozen=True, eq=False)
 class InverseScatter:
     """``R = (S + rho I)^-1``, applied but never formed.
 
@@ -124,80 +105,67 @@ class InverseScatter:
     don't add up over many changes.
     """
 
-    def __init__(self, scatter: Scatter, rho: float, factor: Array | None = None) -> None:
-        self.backend, self.rho, self.square, self.size = (
-            scatter.backend,
-            rho,
-            scatter.square,
-            scatter.size,
-        )
-        self.changes: tuple[Change, ...] = ()
-        self._factor = factor
-        if factor is None and self.square is not None:
-            self._factor = self.backend.factorise(self.square, rho)
-            if self._factor is None:
+    scatter: Scatter
+    rho: float
+    factor: Array | None  # of S0 + rho I; None if S0 is zero
+    gains: Array
+    system: Array
+    solver: Any = None  # of the system; None without changes
+
+    @classmethod
+    def of(cls, scatter: Scatter, rho: float) -> InverseScatter:
+        """Factorise the matrix of a scatter, without the changes beside it."""
+        backend, factor = scatter.backend, None
+        if scatter.square is not None:
+            factor = backend.factorise(scatter.square, rho)
+            if factor is None:
                 raise NotPositiveDefiniteError
-        self._gains = self.backend.empty((0, self.size))
-        self._system = self.backend.empty((0, 0))
-        self._solver: Callable[[Array], Array] | None = None
+        gains, system = backend.zeros((0, scatter.size)), backend.zeros((0, 0))
+        return cls(replace(scatter, changes=()), rho, factor, gains, system)
 
-    def is_for(self, scatter: Scatter, rho: float) -> bool:
+    def is_for(self, scatter: Scatter) -> bool:
         """Whether it can be advanced to a scatter: the same matrix, with more changes."""
-        known = self.changes
-        return (
-            self.square is scatter.square
-            and self.rho == rho
-            and len(known) <= len(scatter.changes)
-            and all(a[0] is b[0] for a, b in zip(known, scatter.changes, strict=False))
-        )
+        known, changes = self.scatter.changes, scatter.changes
+        if self.scatter.square is not scatter.square or len(known) > len(changes):
+            return False
+        return all(a[0] is b[0] for a, b in zip(known, changes, strict=False))
 
-    def advanced(self, scatter: Scatter, *vectors: Array) -> tuple[InverseScatter, list[Array]]:
-        """Return the inverse of a scatter with more changes, and some vectors times ``R0``.
+    def advanced(self, scatter: Scatter, vectors: Array) -> tuple[InverseScatter, Array]:
+        """Return the inverse of a scatter with more changes, and vectors times ``R0``.
 
-        All at once: one vector takes about as long as many.
+        Both at once: one vector takes about as long as many.
         """
-        new = scatter.changes[len(self.changes) :]
-        stacked = [rows for rows, _ in new]
-        *gains, solved = self._split_solve([*stacked, *vectors], len(stacked))
+        backend, new = scatter.backend, scatter.changes[len(self.scatter.changes) :]
         if not new:
-            return self, solved
-        twin = InverseScatter(scatter, self.rho, self._factor)
-        twin.changes = scatter.changes
-        added, gained = self.backend.concatenate(stacked), self.backend.concatenate(gains)
+            return self, self._apply_factor(vectors)
+        added = backend.concatenate([rows for rows, _ in new])
+        solved = self._apply_factor(backend.concatenate([added, vectors]))
+        gained, solved = solved[: len(added)], solved[len(added) :]
         signs = np.concatenate([np.full(len(rows), float(sign)) for rows, sign in new])
-        old, size = len(self._gains), len(self._gains) + len(added)
-        system = self.backend.empty((size, size))
-        system[:old, :old] = self._system
-        system[old:, :old] = added @ self._gains.T
+        old, size = len(self.gains), len(self.gains) + len(added)
+        system = backend.zeros((size, size))
+        system[:old, :old] = self.system
+        system[old:, :old] = added @ self.gains.T
         system[:old, old:] = system[old:, :old].T
         system[old:, old:] = added @ gained.T
-        system.reshape(-1)[:: size + 1][old:] += self.backend.asarray(signs)  # the diagonal
-        twin._system, twin._gains = system, self.backend.concatenate([self._gains, gained])
-        definite = all(sign > 0 for _, sign in twin.changes)
-        twin._solver = self.backend.small_solver(system, definite=definite)
-        if twin._solver is None:
+        system.reshape(-1)[:: size + 1][old:] += backend.asarray(signs)  # the diagonal
+        solver = backend.lu_factor(system)
+        if solver is None:
             raise NotPositiveDefiniteError
-        return twin, solved
-
-    def _split_solve(self, parts: list[Array], n_first: int) -> list:
-        """Return the parts times ``R0``: the first ones, then a list of the others."""
-        found = []
-        if parts:
-            solved = self._apply_factor(self.backend.concatenate(parts))
-            stops = np.cumsum([len(part) for part in parts]).tolist()
-            found = [solved[end - len(p) : end] for p, end in zip(parts, stops, strict=True)]
-        return [*found[:n_first], found[n_first:]]
+        gains = backend.concatenate([self.gains, gained])
+        return InverseScatter(scatter, self.rho, self.factor, gains, system, solver), solved
 
     def _apply_factor(self, vectors: Array) -> Array:
-        if self._factor is None:  # of zero
+        if self.factor is None:  # of zero
             return vectors / self.rho
-        return self.backend.solve(self._factor, vectors) if len(vectors) else vectors
+        return self.scatter.backend.solve(self.factor, vectors) if len(vectors) else vectors
 
     def update(self, solved: Array, vectors: Array) -> Array:
         """Turn ``vectors R0`` into ``vectors R``."""
-        if self._solver is None:
+        if self.solver is None:
             return solved
-        return solved - self._solver(vectors @ self._gains.T) @ self._gains
+        found = self.scatter.backend.lu_solve(self.solver, vectors @ self.gains.T)
+        return solved - found @ self.gains
 
     def apply(self, vectors: Array) -> Array:
         """Return ``vectors R``."""

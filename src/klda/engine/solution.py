@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from klda.engine.arrays import add_prefix, strip_prefix
-from klda.engine.backends import Array, Backend, row_blocks
+from klda.engine.arrays import Array, Backend, add_prefix, row_blocks, strip_prefix
 from klda.engine.calibration import Calibration
 from klda.engine.feature_map import FeatureMap, KernelMap, unpack_map
 from klda.engine.novelty import RelativeMahalanobis

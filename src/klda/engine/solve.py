@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from klda.engine.backends import Array, Backend
+from klda.engine.arrays import Array, Backend
 from klda.engine.parameters import Parameters
 from klda.engine.ridge import RidgeChoice, choose_ridge
 from klda.engine.rule import RuleTerms, largest_classes, rule_terms
@@ -67,11 +67,12 @@ class Factored:
         cls, statistics: ClassStatistics, nominal: float, choice: RidgeChoice, rho: float
     ) -> Factored:
         """Factorise a scatter, and apply the factor to the class means."""
-        inverse = InverseScatter(statistics.scatter, rho)
-        means = statistics.means
+        inverse, means = InverseScatter.of(statistics.scatter, rho), statistics.means
         reference = means.mean(0) if len(means) else statistics.backend.zeros(means.shape[1:])
         probes = _probes(statistics.scatter.size, statistics.backend)
-        inverse, (base, probed) = inverse.advanced(statistics.scatter, means - reference, probes)
+        stacked = statistics.backend.concatenate([means - reference, probes])
+        inverse, solved = inverse.advanced(statistics.scatter, stacked)
+        base, probed = solved[: len(means)], solved[len(means) :]
         return cls(inverse, nominal, choice, reference, statistics, base, probes, probed)
 
     def advanced(self, statistics: ClassStatistics, choice: RidgeChoice) -> Factored:
@@ -85,8 +86,8 @@ class Factored:
             wanted = np.concatenate([wanted, np.arange(known, len(statistics.labels))])
         at = backend.index(wanted)
         moved = statistics.means[at] - self.reference
-        inverse, (solved,) = self.inverse.advanced(statistics.scatter, moved)
-        grown = backend.empty(statistics.means.shape)
+        inverse, solved = self.inverse.advanced(statistics.scatter, moved)
+        grown = backend.zeros(statistics.means.shape)
         if len(wanted) < len(grown):
             grown[:known] = base
         grown[at] = solved
@@ -182,13 +183,11 @@ def solve(
         f"{statistics.n_scattered} samples is not positive definite in "
         f"{statistics.backend.dtype.name} with ridge={parameters.ridge}"
     )
-    if kept and kept.nominal == nominal:
-        inverse = kept.inverse
-        if inverse.is_for(statistics.scatter, inverse.rho):
-            try:
-                return _rule(kept.advanced(statistics, choice), parameters, declared)
-            except NotPositiveDefiniteError:
-                pass  # a new factor may succeed with the same ridge
+    if kept and kept.nominal == nominal and kept.inverse.is_for(statistics.scatter):
+        try:
+            return _rule(kept.advanced(statistics, choice), parameters, declared)
+        except NotPositiveDefiniteError:
+            pass  # a new factor may succeed with the same ridge
     least = float(np.finfo(statistics.backend.dtype).eps * scale)
     for rho in _rising_ridges(nominal, scale, least, why):
         try:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from klda.engine.backends import Array, Backend
+from klda.engine.arrays import Array, Backend
 from klda.engine.scatter import Scatter
 from klda.labels import Label
 
@@ -59,7 +59,7 @@ class ClassStatistics:
     @classmethod
     def empty(cls, size: int, backend: Backend) -> ClassStatistics:
         """Return the statistics of nothing."""
-        return cls((), np.empty(0, np.int64), backend.empty((0, size)), Scatter(backend, size))
+        return cls((), np.empty(0, np.int64), backend.zeros((0, size)), Scatter(backend, size))
 
     @property
     def backend(self) -> Backend:
@@ -87,20 +87,19 @@ class ClassStatistics:
 
         The rows of a batch are overwritten. A class without samples left is dropped.
         """
-        known, draft = self, self.scatter.draft()
+        known = self
         for rows, batch, labels in batches:
             known = known._admit([label for label in labels if label not in known.positions])
             here = known.locate(labels)
             moved, after, centres = known._moved(rows, batch, here, sign)
             known.means[self.backend.index(here)], known.counts[here] = moved, after
             self.backend.centre(rows, centres, batch)
-            draft.add(rows, sign)
             known = replace(
                 known,
+                scatter=known.scatter.add(rows, sign),
                 n_scattered=known.n_scattered + sign * len(rows),
                 n_changes=known.n_changes + len(rows),
             )
-        known = replace(known, scatter=draft.done())
         known = known.drop([known.labels[i] for i in np.flatnonzero(known.counts == 0)])
         if sign < 0 and known.n_scattered <= len(known.labels):
             # Zero by definition: leave no rounding errors.
@@ -148,15 +147,15 @@ class ClassStatistics:
         at, before = backend.index(here), merged.counts[here]
         after = before + other.counts
         shift = backend.asarray(other.means) - merged.means[at]
-        draft, both = self.scatter.merge(other.scatter).draft(), np.flatnonzero(before)
+        scatter, both = self.scatter.merge(other.scatter), np.flatnonzero(before)
         if len(both):
             weights = np.sqrt(before * (other.counts / after))[both, None]
-            draft.add(shift[backend.index(both)] * backend.asarray(weights), 1)
+            scatter = scatter.add(shift[backend.index(both)] * backend.asarray(weights), 1)
         merged.means[at] += shift * backend.asarray((other.counts / after)[:, None])
         merged.counts[here] = after
         return replace(
             merged,
-            scatter=draft.done(),
+            scatter=scatter,
             n_scattered=self.n_scattered + other.n_scattered,
             n_changes=self.n_changes + int(other.counts.sum()),
         )
@@ -196,9 +195,7 @@ class ClassStatistics:
         arrays = {"means": self.backend.to_numpy(self.means)[self.order]}
         if (np.diff(self.order) != 1).any():  # sums over classes are rounded in the order they came
             arrays["order"] = self.order.astype(np.int32)
-        draft = self.scatter.draft()
-        draft.bring_in()
-        square = draft.done().square
+        square = self.scatter.condensed().square
         if square is not None:
             arrays["triangle"] = pack_triangle(self.backend.to_numpy(square))
         return arrays, {"n_scattered": self.n_scattered, "turnover": self.scatter.turnover}

@@ -950,6 +950,28 @@ class Learner:
         learner._names = ClassNames.unpack(document.get("names"), hints.get("labels", ()))
         return learner
 
+    def export_onnx(self, folder: str | Path, *, reject: float = REFUSED) -> dict[str, Any]:
+        """Write the learner as ONNX, for programs in other languages.
+
+        Parameters
+        ----------
+        folder : str or Path
+            A new or empty folder. It gets ``head.onnx`` (features in; label, probabilities, scores
+            and known out), ``klda.json`` (classes, and how inputs are prepared), and where the
+            foundation model is like BERT, ``model.onnx`` (tokens in) with its ``tokenizer.json``.
+        reject : float
+            As for :meth:`is_known`: sets the output ``known``.
+
+        Returns
+        -------
+        dict
+            What ``klda.json`` says, and the files' names.
+        """
+        from klda.learner.onnx_export import export_onnx
+
+        check_fraction("reject", reject)
+        return export_onnx(self, folder, reject=reject)
+
     def save(self, path: str | Path, *, compact: bool = False, overwrite: bool = False) -> None:
         """Save to a model folder, atomically.
 
