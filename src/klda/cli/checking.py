@@ -40,6 +40,13 @@ class CheckedChange:
         self.before = self._evaluated(existing) if existing else None
         self.after: Evaluation | None = None
 
+    @classmethod
+    def of(
+        cls, path: Path | None, layout: Layout, existing: Learner | None, refuse: float | None
+    ) -> CheckedChange | None:
+        """Return a change to be checked, if there is a file to check it on."""
+        return None if path is None else cls(path, layout, existing, refuse)
+
     def _evaluated(self, learner: Learner) -> Evaluation:
         tables = reading.open_tables([self.path], self._layout, learner.modality, learner.classes)
         rows = reading.batches(tables, "Checking", labels=True)

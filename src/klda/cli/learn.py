@@ -137,7 +137,7 @@ def learn(
             check_unused(wanted, model, existing)
         job.open(resume=resume, restart=restart)
         resumed, skipped = job.samples, 0
-        checked = check and CheckedChange(check, layout, existing, refuse_worse)
+        checked = CheckedChange.of(check, layout, existing, refuse_worse)
 
         def opened() -> Learner:
             return existing or make_learner(

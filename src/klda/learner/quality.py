@@ -85,13 +85,11 @@ def quality_of(solution: Solution) -> Quality:
     """Return what a solution's samples left out say of it."""
     calibration = solution.calibration
     counts = zip(solution.classes.tolist(), solution.class_counts.tolist(), strict=True)
+    found = {} if calibration is None else calibration.class_accuracies(LEVEL)
+    nothing = (0, math.nan, 0.0, 1.0)
+    classes = [ClassQuality(label, n, *found.get(label, nothing)) for label, n in counts]
     if calibration is None:
-        unknown = (0, math.nan, 0.0, 1.0)
-        return Quality(*unknown[1:], 0, [ClassQuality(*one, *unknown) for one in counts])
-    found = calibration.class_accuracies(LEVEL)
-    classes = [
-        ClassQuality(label, n, *found.get(label, (0, math.nan, 0.0, 1.0))) for label, n in counts
-    ]
+        return Quality(math.nan, 0.0, 1.0, 0, classes)
     return Quality(*calibration.expected_accuracy(LEVEL), len(calibration.labels), classes)
 
 
