@@ -157,7 +157,7 @@ def test_the_graph_computes_what_its_operators_say():
     options = onnxruntime.SessionOptions()
     values = [onnxruntime.OrtValue.ortvalue_from_numpy(one) for one in graph.weights.values()]
     options.add_external_initializers(list(graph.weights), values)
-    content = graph.serialize({"x": "float32"}, rows)
+    content = graph.serialize({"x": "float32"}, {rows: "float32"})
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     (given,) = session.run(None, {"x": np.array([[1.0, 300.0]], dtype=np.float32)})
     np.testing.assert_array_equal(given, [[5.5, 599.0, 7.0]])

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import resource
 import socket
 import sys
 import time
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from urllib.parse import urlsplit
 
 import pytest
 
+from klda.server.connections import OTHER_FILES, ROUNDS, Limits
 from klda.server.snapshot import Snapshot
 from tests.factories import ServiceProcess
 
@@ -150,13 +153,26 @@ def test_half_sent_requests_do_not_lock_the_service_out(features_model, sent):
     address = server.address
     try:
         with ExitStack() as stack:
-            for _ in range(300):
-                stack.enter_context(connected(address)).sendall(sent)
+            with ThreadPoolExecutor(16) as rush:
+                for connection in rush.map(lambda _: connected(address), range(300)):
+                    stack.enter_context(connection)
+                    with suppress(ConnectionResetError, BrokenPipeError):  # made room already
+                        connection.sendall(sent)
             for _ in range(5):
                 assert status(address) == 200
     finally:
         assert server.stop() == 0
-    assert len(server.log()) < 4000
+    log = server.log()
+    assert "Too many open files" not in log
+    assert len(log) < 4000
+
+
+@pytest.mark.parametrize("descriptors", [100, 200, 1000, 10_000, math.inf])
+def test_a_rush_leaves_descriptors_for_other_files(descriptors):
+    limits = Limits().fitted(descriptors)
+    in_a_rush = limits.connections + ROUNDS * (limits.backlog + 1)
+    assert in_a_rush + OTHER_FILES <= descriptors
+    assert limits.connections >= min(1000, descriptors) / 4
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="stops with a POSIX signal")

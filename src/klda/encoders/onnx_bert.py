@@ -81,7 +81,8 @@ class OnnxBert:
         limit = settings.get("model_max_length") or len(self._positions)  # 1e30 means none
         self.max_length = int(min(recipe.max_length or limit, len(self._positions)))
         self._tokenizer = _tokenizer(files, self.max_length)
-        self._session = _session(runtime, *self._graph())
+        graph = Graph()
+        self._session = _session(runtime, graph, self._write_layers(graph))
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, cut to the model's maximum length."""
@@ -115,9 +116,28 @@ class OnnxBert:
             table = table[self._config.get("pad_token_id", 1) + 1 :]
         return table + self._weight("embeddings.token_type_embeddings.weight")[0]
 
-    def _graph(self) -> tuple[Graph, str]:
-        """Write the layers and the pooling; return the graph and the name of its output."""
-        graph, heads = Graph(), self._config["num_attention_heads"]
+    def write(self, graph: Graph) -> str:
+        """Add the whole network, from ``input_ids`` and ``attention_mask``; return the rows' name.
+
+        Both inputs are int64, of shape (texts, tokens).
+        """
+        words = graph.add("Gather", graph.weight(self._words), "input_ids")
+        start, axis = (graph.constant(np.array([0], dtype=np.int64)) for _ in range(2))
+        length = graph.add("Shape", "input_ids", start=1, end=2)
+        positions = graph.add("Slice", graph.weight(self._positions), start, length, axis)
+        graph.add("Add", words, positions, output="embedded")
+        graph.add("Cast", "attention_mask", to=6, output="mask")  # int32
+        return self._write_layers(graph)
+
+    def padding_tokenizer(self) -> Any:
+        """Return a tokenizer that cuts texts to the maximum length and pads them to the longest."""
+        tokenizer = _tokenizer(self._files, self.max_length)
+        tokenizer.enable_padding()
+        return tokenizer
+
+    def _write_layers(self, graph: Graph) -> str:
+        """Add layers and pooling, from ``embedded`` and ``mask``; return the name of the rows."""
+        heads = self._config["num_attention_heads"]
         n_layers = self._config["num_hidden_layers"] if self.layers == "last" else max(self.layers)
         eps = float(self._config.get("layer_norm_eps", 1e-12))
 
@@ -150,7 +170,7 @@ class OnnxBert:
             inner = graph.add("BiasGelu", inner, bias, domain=MICROSOFT)
             states.append(add_and_norm(f"{key}.output", inner, attended))
         chosen = states[-1:] if self.layers == "last" else [states[layer] for layer in self.layers]
-        return graph, _pooled(graph, chosen, self.pooling)
+        return _pooled(graph, chosen, self.pooling)
 
 
 def _read_weights(files: ModelFiles, prefix: str) -> dict[str, np.ndarray]:
@@ -215,5 +235,5 @@ def _session(runtime: Any, graph: Graph, output: str) -> Any:
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in graph.weights.values()]
     options.add_external_initializers(list(graph.weights), values)
-    content = graph.serialize({"embedded": "float32", "mask": "int32"}, output)
+    content = graph.serialize({"embedded": "float32", "mask": "int32"}, {output: "float32"})
     return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])

@@ -14,7 +14,9 @@ import numpy as np
 MICROSOFT = "com.microsoft"  # domain of the fused operators that ONNX Runtime adds
 _FORMAT_VERSION = 8
 _OPSETS = {"": 18, MICROSOFT: 1}
-_ELEMENT_TYPES = {"float32": 1, "int32": 6, "int64": 7}
+_ELEMENT_TYPES = {
+    "float32": 1, "int32": 6, "int64": 7, "string": 8, "bool": 9, "float64": 11
+}  # fmt: skip
 _FLOAT, _INT = 1, 2  # types of an attribute
 
 Field = tuple[int, "int | float | str | bytes"]
@@ -26,7 +28,8 @@ class Graph:
     Attributes
     ----------
     weights : dict of str to ndarray
-        The arrays that a session needs beside the graph; they are not part of the file.
+        The large arrays. A session gets them from memory, beside the graph, unless `serialize` is
+        told to embed them.
     """
 
     def __init__(self) -> None:
@@ -35,35 +38,56 @@ class Graph:
         self._constants: list[bytes] = []
         self._n_names = 0
 
-    def add(self, operator: str, *inputs: str, domain: str = "", **attributes: int | float) -> str:
+    def add(
+        self,
+        operator: str,
+        *inputs: str,
+        domain: str = "",
+        output: str = "",
+        **attributes: int | float,
+    ) -> str:
         """Add an operator; return the name of its output. An input "" is left out."""
-        output = self._new_name()
+        output = output or self._new_name()
         fields: list[Field] = [(1, name) for name in inputs]
         fields += [(2, output), (4, operator), (7, domain)]
         fields += [(5, _attribute(name, value)) for name, value in attributes.items()]
         self._nodes.append(_message(fields))
         return output
 
-    def weight(self, values: np.ndarray) -> str:
-        """Add an array that is handed to the session; return its name."""
+    def weight(self, values: np.ndarray, dtype: str = "float32") -> str:
+        """Add a large array; return its name."""
         name = self._new_name()
-        self.weights[name] = np.ascontiguousarray(values, dtype=np.float32)
+        self.weights[name] = np.ascontiguousarray(values, dtype=dtype)
         return name
 
     def constant(self, values: np.ndarray) -> str:
         """Add a small array that is part of the graph; return its name."""
         name = self._new_name()
-        self._constants.append(_message([*_tensor_head(name, values), (9, values.tobytes())]))
+        self._constants.append(_tensor(name, values))
         return name
 
-    def serialize(self, inputs: dict[str, str], output: str) -> bytes:
-        """Return the file's content; `inputs` gives each input's element type, as ``"int32"``."""
+    def strings(self, values: Iterable[str]) -> str:
+        """Add a vector of strings; return its name."""
+        name, content = self._new_name(), [value.encode() for value in values]
+        head: list[Field] = [(1, len(content)), (2, _ELEMENT_TYPES["string"]), (8, name)]
+        self._constants.append(_message([*head, *((6, value) for value in content)]))
+        return name
+
+    def serialize(
+        self, inputs: dict[str, str], outputs: dict[str, str], *, embed: bool = False
+    ) -> bytes:
+        """Return the file's content.
+
+        `inputs` and `outputs` give each one's element type, as ``"int32"``; with `embed` the
+        weights are part of the file.
+        """
+        stored = _tensor if embed else _external
         graph: list[Field] = [(1, node) for node in self._nodes]
         graph.append((2, "klda"))
-        graph += [(5, _external(name, values)) for name, values in self.weights.items()]
+        graph += [(5, stored(name, values)) for name, values in self.weights.items()]
         graph += [(5, constant) for constant in self._constants]
         graph += [(11, _value(name, element_type)) for name, element_type in inputs.items()]
-        graph.append((12, _value(output, "float32")))
+        graph += [(12, _value(name, element_type)) for name, element_type in outputs.items()]
         opsets: list[Field] = [
             (8, _message([(1, domain), (2, version)])) for domain, version in _OPSETS.items()
         ]
@@ -83,6 +107,10 @@ def _attribute(name: str, value: int | float) -> bytes:
 def _tensor_head(name: str, values: np.ndarray) -> list[Field]:
     dimensions: list[Field] = [(1, size) for size in values.shape]
     return [*dimensions, (2, _ELEMENT_TYPES[values.dtype.name]), (8, name)]
+
+
+def _tensor(name: str, values: np.ndarray) -> bytes:
+    return _message([*_tensor_head(name, values), (9, values.tobytes())])
 
 
 def _external(name: str, values: np.ndarray) -> bytes:

@@ -41,6 +41,7 @@ from klda.learner.evaluation import Evaluation
 from klda.learner.explanation import Explanation, explain_rows
 from klda.learner.inputs import InputEncoder, Labels, check_same_features, open_encoder
 from klda.learner.overlap import check_no_overlap, learned
+from klda.learner.quality import Quality, quality_of
 from klda.progress import Show
 
 # Older entries are dropped from the history: a service that learns all day must not grow forever.
@@ -848,6 +849,14 @@ class Learner:
             self.solution, self.encode(inputs), self.ledger, threshold, top, samples
         )
 
+    def quality(self) -> Quality:
+        """Say how accurate it is expected to be on new inputs, without a test file.
+
+        The samples learned are each answered as if they had not been; see
+        :class:`klda.learner.quality.Quality`.
+        """
+        return quality_of(self.solution)
+
     def evaluate(
         self,
         inputs: Any,
@@ -908,6 +917,8 @@ class Learner:
                 "history": list(self._history),
                 "names": self._names.pack(),
             }
+            if solved:
+                document["quality"] = self.quality().summary()
         return arrays, document
 
     @classmethod
@@ -938,6 +949,28 @@ class Learner:
         hints = document["engine"].get("model", {}).get("hints", {})
         learner._names = ClassNames.unpack(document.get("names"), hints.get("labels", ()))
         return learner
+
+    def export_onnx(self, folder: str | Path, *, reject: float = REFUSED) -> dict[str, Any]:
+        """Write the learner as ONNX, for programs in other languages.
+
+        Parameters
+        ----------
+        folder : str or Path
+            A new or empty folder. It gets ``head.onnx`` (features in; label, probabilities, scores
+            and known out), ``klda.json`` (classes, and how inputs are prepared), and where the
+            foundation model is like BERT, ``model.onnx`` (tokens in) with its ``tokenizer.json``.
+        reject : float
+            As for :meth:`is_known`: sets the output ``known``.
+
+        Returns
+        -------
+        dict
+            What ``klda.json`` says, and the files' names.
+        """
+        from klda.learner.onnx_export import export_onnx
+
+        check_fraction("reject", reject)
+        return export_onnx(self, folder, reject=reject)
 
     def save(self, path: str | Path, *, compact: bool = False, overwrite: bool = False) -> None:
         """Save to a model folder, atomically.

@@ -90,7 +90,9 @@ def _service_error(error: Exception, is_page: bool) -> ServerError:
             if first["type"] == "json_invalid":
                 return ServerError(MALFORMED, 400)
             # What was sent is not repeated: it may be large, secret, or not even valid JSON (NaN).
-            place = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
+            parts = [str(part) for part in first["loc"] if part != "body"]
+            # Pydantic names the function that checked a value beside the value's place.
+            place = ".".join(part for part in parts if not part.startswith("function-")) or "body"
             return ServerError(f"{place[:200]}: {first['msg'].removeprefix('Value error, ')[:300]}")
         case KldaError():
             return ServerError(str(error))

@@ -8,8 +8,10 @@ once if it is the least recently used one when there are too many.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
@@ -19,8 +21,11 @@ try:
 except ImportError:  # on Windows, which has no such limit
     resource = None  # type: ignore[assignment]
 
-BACKLOG = 64  # connections that wait to be accepted; all of them are, at one go
-OTHER_FILES = 64  # descriptors for everything else
+BACKLOG = 64  # connections that may wait to be accepted; fewer with few descriptors
+# Rounds of the event loop in which a backlog is accepted before what the first one had too many is
+# closed: asyncio accepts in one round, makes the connection in the next, and closes in a third.
+ROUNDS = 3
+OTHER_FILES = 32  # descriptors for what is opened while the service runs
 STOP_SECONDS = 2.0  # to send the rest of a request when the service stops
 
 
@@ -29,17 +34,26 @@ class Limits:
     """What connections may take."""
 
     connections: int = 1000  # fewer if the process has no file descriptors for as many
+    backlog: int = BACKLOG
     seconds: float = 10.0  # to send a request, or another `least` of its body
     least: int = 10_000  # bytes
 
-    def most(self) -> int:
-        """Return how many connections there may be."""
-        if resource is None:
-            return self.connections
-        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if descriptors == resource.RLIM_INFINITY:
-            return self.connections
-        return max(16, min(self.connections, descriptors - BACKLOG - OTHER_FILES))
+    def fitted(self, descriptors: float) -> Limits:
+        """Return limits with which so many free descriptors are enough, even in a rush."""
+        room = int(min(descriptors, 1e6)) - OTHER_FILES
+        backlog = max(1, min(self.backlog, room // (4 * ROUNDS)))
+        most = max(1, min(self.connections, room - ROUNDS * (backlog + 1)))
+        return replace(self, connections=most, backlog=backlog)
+
+
+def free_descriptors() -> float:
+    """Return how many more files and sockets this process can open."""
+    if resource is None:
+        return math.inf
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return math.inf
+    return limit - sum(1 for _ in Path("/dev/fd").iterdir())
 
 
 class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
@@ -63,7 +77,7 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         super().connection_made(transport)
         self.open[self] = None
         self._set_timer(self.limits.seconds)
-        if len(self.open) > self.limits.most():
+        if len(self.open) > self.limits.connections:
             idle = (one for one in self.open if not one.has_request())
             next(idle, self).close()
 

@@ -71,12 +71,13 @@ def address_of(listener: socket.socket) -> str:
 def uvicorn_server(app: Any, **limits: Any) -> Any:
     """Return a Uvicorn server for an application; `limits` of connections other than usual."""
     uvicorn = require("uvicorn", "server")
-    from klda.server.connections import BACKLOG, Connection, Limits
+    from klda.server.connections import Connection, Limits, free_descriptors
 
+    allowed = Limits(**limits).fitted(free_descriptors())
     config = uvicorn.Config(
         app,
-        http=Connection.limited(Limits(**limits)),
-        backlog=BACKLOG,
+        http=Connection.limited(allowed),
+        backlog=allowed.backlog,
         log_config=None,
         access_log=False,
         server_header=False,

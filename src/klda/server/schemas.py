@@ -27,9 +27,9 @@ def _named(label: str) -> str:
 
 Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_LENGTH, pattern=_WORDS)]
 Description = Annotated[str, Field(min_length=1, max_length=LONGEST_DESCRIPTION, pattern=_WORDS)]
-Name = Annotated[
-    StrictStr, Field(min_length=1, max_length=MAX_LABEL_LENGTH), AfterValidator(_named)
-]
+# Pydantic would refuse an empty or a long name in words of its own, so the schema alone has these.
+_NAME_LENGTH = Field(json_schema_extra={"minLength": 1, "maxLength": MAX_LABEL_LENGTH})
+Name = Annotated[StrictStr, AfterValidator(_named), _NAME_LENGTH]
 ClassLabel = Name | Annotated[StrictInt, Field(ge=-(2**53), le=2**53)]
 Number = Annotated[float, Field(allow_inf_nan=False, strict=True, ge=-1e9, le=1e9)]
 Row = Annotated[list[Number], Field(min_length=1, max_length=MAX_FEATURES)]

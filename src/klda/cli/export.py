@@ -1,0 +1,47 @@
+"""``klda export``: a model for programs that don't run Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from klda.checks import REFUSED, check_fraction
+from klda.cli import options
+from klda.cli.console import counted, report
+from klda.cli.options import option
+
+
+def export(
+    onnx: Annotated[
+        Path, option("Write the model here, as ONNX files.", "--onnx", metavar="FOLDER")
+    ],
+    model: options.Model,
+    refused: Annotated[
+        float,
+        option(f"Fraction of known inputs that may be called unknown ({REFUSED}).", metavar="PART"),
+    ] = REFUSED,
+    json: options.Json = False,
+) -> None:
+    """Write a model as ONNX, for ONNX Runtime in JavaScript, C#, Java, C++, ...
+
+    The folder gets **model.onnx** (tokens in; label, probabilities, scores and known out), its
+    **tokenizer.json**, **head.onnx** (features in, the same out) and **klda.json**, which describes
+    them. A foundation model that is not like BERT stays outside: then there is only the head. What
+    is learned later is not in these files: export again.
+
+    **klda export --model** bot/ **--onnx** bot-onnx/
+    """
+    from klda.learner import Learner
+
+    check_fraction("--refused", refused)
+    written = Learner.load(model).export_onnx(onnx, reject=refused)
+    files = ", ".join(written["files"])
+    lines = [f"Wrote {counted(len(written['classes']), 'class')} to {onnx}: {files}."]
+    if "model.onnx" not in written["files"]:
+        lines.append(
+            f"The foundation model {written['foundation']} can't be part of an ONNX file: "
+            "head.onnx takes its features."
+        )
+    if not written["knows_unknown"]:
+        lines.append("Too little was learned to tell unknown inputs: there is no output 'known'.")
+    report(json, {"model": str(model), **written}, " ".join(lines))
