@@ -13,7 +13,7 @@ from klda.engine.arrays import Array, is_torch, on_cpu
 from klda.engine.feature_map import FeatureMap, FourierMap
 from klda.engine.parameters import Parameters
 from klda.errors import KldaError
-from klda.labels import Label, checked_label, plain
+from klda.labels import Label, checked_label
 
 LARGEST_SUM = 1e-8  # of squares of a batch, relative to the largest number
 
@@ -98,19 +98,6 @@ def checked_name(classes: np.ndarray, old: Label, new: Any, *, merge: bool = Fal
             "with merge=True."
         )
     return new
-
-
-def columns_of(classes: np.ndarray, among: Sequence[Label] | None) -> np.ndarray | None:
-    """Return the columns of some classes among sorted ones; None for all."""
-    if among is None:
-        return None
-    wanted = [plain(label) for label in among]
-    if not wanted:
-        raise KldaError("among=[] names no class; give at least one label, or None for all.")
-    if len(set(wanted)) < len(wanted):
-        raise KldaError(f"among={wanted!r} names a class twice; give each label once.")
-    check_labels_known(classes, wanted, "among")
-    return np.searchsorted(classes, np.array(wanted))
 
 
 def check_same_parameters(mine: Parameters, theirs: Parameters) -> None:

@@ -84,7 +84,8 @@ class Model:
             return self.counted
         nothing = ClassStatistics.empty(self.map.n_components, self.map.backend)
         assert self.rows is not None
-        return nothing.change(self._batches(self.rows.batches()), 1)
+        parts = ((rows, labels) for rows, labels, _ in self.rows.columns())
+        return nothing.change(self._batches(parts), 1)
 
     @property
     def _made(self) -> ClassStatistics | None:
