@@ -67,3 +67,16 @@ def test_errors_are_the_rows_answered_wrong(bot, cli, tmp_path):
     assert len(found) == round(samples * (1 - accuracy)) >= 2
     assert {row["utterance"] for row in table[:2]} <= {row["utterance"] for row in found}
     assert all(row["label"] != row["answer"] for row in found)
+
+
+def test_two_classes_become_one(make, cli):
+    folder = make("model", "abc")
+    done = cli("rename", "a", "b", "--merge", "--model", folder, "--json")
+    assert json.loads(done.stdout)["samples"] == 50
+    assert json.loads(cli("show", folder, "--json").stdout)["classes"] == {"b": 50, "c": 25}
+
+
+def test_merging_into_no_class_asks_which_was_meant(bot, cli):
+    options = ("--merge", "--model", bot / "model")
+    done = cli("rename", "play_music", "Book flight", *options, code=1)
+    assert "Did you mean 'book_flight'?" in done.stderr

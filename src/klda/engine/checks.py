@@ -82,13 +82,21 @@ def check_removable(counts: dict[Label, int], labels: Sequence[Label]) -> None:
             )
 
 
-def checked_name(classes: np.ndarray, old: Label, new: Any) -> Label:
-    """Return a class's new name; raise if it can't have that one."""
+def checked_name(classes: np.ndarray, old: Label, new: Any, *, merge: bool = False) -> Label:
+    """Return a class's new name; raise if it can't have that one.
+
+    It may be the name of another class only to `merge` the two.
+    """
     check_labels_known(classes, [old], "old")
     new = checked_label("new", new)
     check_label_kind(classes, [new], "new")
-    if new in classes.tolist():
-        raise KldaError(f"new={new!r} is already a class; choose another name.")
+    if new == old and merge:
+        raise KldaError(f"old and new are both {new!r}: name two classes to merge.")
+    if new in classes.tolist() and not merge:
+        raise KldaError(
+            f"new={new!r} is already a class; choose another name, or make one class of the two "
+            "with merge=True."
+        )
     return new
 
 

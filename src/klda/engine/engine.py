@@ -192,7 +192,7 @@ class Engine:
             self._commit(self.model.merge(other))
 
     def rename(self, old: Label, new: Label) -> None:
-        """Give a class another name."""
+        """Give a class another name; that of another class joins the two, exactly."""
         with self._lock:
             self._commit(self.model.rename(old, new))
 

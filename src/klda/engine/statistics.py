@@ -181,7 +181,14 @@ class ClassStatistics:
         return replace(self, labels=labels, counts=self.counts[at], means=means)
 
     def rename(self, old: Label, new: Label) -> ClassStatistics:
-        """Return the statistics with a class that has another name."""
+        """Return the statistics with a class that has another name; another's joins the two.
+
+        Then means combine and the scatter gains ``n1 n2 / (n1 + n2) delta delta^T``: exactly as if
+        all samples had been learned as one class.
+        """
+        if new in self.positions:
+            alone = self.only(old)
+            return self.drop([old]).merge(replace(alone, labels=(new,)))
         return replace(self, labels=tuple(new if one == old else one for one in self.labels))
 
     def shift(self, offset: Array) -> ClassStatistics:

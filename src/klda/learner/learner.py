@@ -513,12 +513,23 @@ class Learner:
 
     # ---------------------------------------------------------------- other changes
 
-    def rename(self, old: Label, new: Label) -> Self:
-        """Give a class another name, one that no other class has."""
+    def rename(self, old: Label, new: Label, *, merge: bool = False) -> Self:
+        """Give a class another name.
+
+        Parameters
+        ----------
+        old, new : label
+            The class, and its new name.
+        merge : bool
+            Whether `new` may be another class: the two then become one, exactly as if all samples
+            had been learned as that class.
+        """
         with self._lock:
             old = plain(old)
-            new = checked_name(np.array([*self.classes]), old, new)
-            names = self._names.rename(old, new, self.classes)
+            new = checked_name(np.array([*self.classes]), old, new, merge=merge)
+            names = self._names
+            if new not in self.classes:
+                names = names.rename(old, new, self.classes)
             with self._changing("rename", f"{old} -> {new}", names=names) as engine:
                 engine.rename(old, new)
         return self
