@@ -41,6 +41,7 @@ from klda.learner.evaluation import Evaluation
 from klda.learner.explanation import Explanation, explain_rows
 from klda.learner.inputs import InputEncoder, Labels, check_same_features, open_encoder
 from klda.learner.overlap import check_no_overlap, learned
+from klda.learner.quality import Quality, quality_of
 from klda.progress import Show
 
 # Older entries are dropped from the history: a service that learns all day must not grow forever.
@@ -512,12 +513,23 @@ class Learner:
 
     # ---------------------------------------------------------------- other changes
 
-    def rename(self, old: Label, new: Label) -> Self:
-        """Give a class another name, one that no other class has."""
+    def rename(self, old: Label, new: Label, *, merge: bool = False) -> Self:
+        """Give a class another name.
+
+        Parameters
+        ----------
+        old, new : label
+            The class, and its new name.
+        merge : bool
+            Whether `new` may be another class: the two then become one, exactly as if all samples
+            had been learned as that class.
+        """
         with self._lock:
             old = plain(old)
-            new = checked_name(np.array([*self.classes]), old, new)
-            names = self._names.rename(old, new, self.classes)
+            new = checked_name(np.array([*self.classes]), old, new, merge=merge)
+            names = self._names
+            if new not in self.classes:
+                names = names.rename(old, new, self.classes)
             with self._changing("rename", f"{old} -> {new}", names=names) as engine:
                 engine.rename(old, new)
         return self
@@ -848,6 +860,14 @@ class Learner:
             self.solution, self.encode(inputs), self.ledger, threshold, top, samples
         )
 
+    def quality(self) -> Quality:
+        """Say how accurate it is expected to be on new inputs, without a test file.
+
+        The samples learned are each answered as if they had not been; see
+        :class:`klda.learner.quality.Quality`.
+        """
+        return quality_of(self.solution)
+
     def evaluate(
         self,
         inputs: Any,
@@ -908,6 +928,8 @@ class Learner:
                 "history": list(self._history),
                 "names": self._names.pack(),
             }
+            if solved:
+                document["quality"] = self.quality().summary()
         return arrays, document
 
     @classmethod
