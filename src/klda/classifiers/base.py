@@ -148,14 +148,8 @@ class ContinualClassifier(ScoringClassifier):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Labels and probabilities of the k likeliest classes; ``X`` and ``among`` as in `predict`.
 
-        Memory does not grow with samples times classes.
-
-        Returns
-        -------
-        labels : ndarray of shape (n_samples, k)
-            The likeliest first; of equally likely classes, the first in ``classes_``.
-        probabilities : ndarray of shape (n_samples, k)
-            Fractions of all classes' probability, not only of these k.
+        Both have the shape ``(n_samples, k)``, the likeliest first; of equally likely classes, the
+        first in ``classes_``. Memory does not grow with samples times classes.
         """
         check_count("k", k)
         answers = self.solution_.answer(checked_samples(self, X), int(k), among=among)
@@ -196,7 +190,7 @@ class ContinualClassifier(ScoringClassifier):
         return self.solution_.threshold(reject)
 
     def is_known(self, X: Any, *, reject: float = REFUSED, by_class: bool = False) -> np.ndarray:
-        """Say whether samples are like anything learned; ``reject`` as for `threshold`.
+        """Whether samples are like anything learned; ``reject`` as for `threshold`.
 
         With ``by_class``, by the threshold of the predicted class, if it has one.
         """

@@ -108,14 +108,8 @@ class KLDA(ContinualClassifier):
         """Return exactly the paper's method.
 
         Gaussian features, D = 5000, a ridge of 1e-3 for numerical safety only, no small-sample
-        correction, uniform priors, LDA's rule.
-
-        Parameters
-        ----------
-        gamma : float
-            The kernel parameter (the paper's "sigma").
-        **parameters
-            Other parameters of the constructor, such as ``random_state`` or ``device``.
+        correction, uniform priors, LDA's rule. ``gamma`` is the paper's "sigma"; ``parameters`` are
+        others of the constructor, such as ``random_state`` or ``device``.
         """
         return cls(gamma=gamma, **(PAPER | parameters))
 

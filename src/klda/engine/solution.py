@@ -135,16 +135,12 @@ class Solution:
         """Return the novelty that a fraction of known inputs exceeds; infinite if unknown."""
         return np.inf if self.calibration is None else self.calibration.threshold(reject)
 
-    def class_thresholds(self, reject: float) -> dict[Label, float]:
-        """Return thresholds of single classes, for those with enough evidence."""
-        return {} if self.calibration is None else self.calibration.class_thresholds(reject)
-
     def limits(self, answers: Answers, reject: float, *, by_class: bool) -> float | np.ndarray:
         """Return the novelty beyond which inputs are unknown, by their class if it has its own."""
         limit = self.threshold(reject)
-        if not by_class:
+        if not by_class or self.calibration is None:
             return limit
-        own = self.class_thresholds(reject)
+        own = self.calibration.class_thresholds(reject)
         return np.array([own.get(label, limit) for label in answers.labels[:, 0].tolist()])
 
     # ---------------------------------------------------------------- answers

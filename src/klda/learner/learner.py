@@ -961,6 +961,59 @@ class Learner:
         learner._names = ClassNames.unpack(document.get("names"), hints.get("labels", ()))
         return learner
 
+    def push_to_hub(
+        self,
+        name: str,
+        *,
+        private: bool = True,
+        token: str | None = None,
+        message: str | None = None,
+    ) -> str:
+        """Upload the learner to the Hugging Face Hub, with a model card.
+
+        Parameters
+        ----------
+        name : str
+            Name on the hub, as ``"user/model"``. What is there is replaced in one commit.
+        private : bool, default=True
+            Whether a new model on the hub is visible to its owner alone.
+        token : str, optional
+            Access token; by default the one of ``hf auth login``.
+        message : str, optional
+            Commit message.
+
+        Returns
+        -------
+        str
+            Address of the commit.
+        """
+        from klda.learner import hub
+
+        return hub.push(self, name, private=private, token=token, message=message)
+
+    @classmethod
+    def from_pretrained(
+        cls, name: str | Path, *, revision: str | None = None, token: str | None = None, **load: Any
+    ) -> Learner:
+        """Load a model folder, or a model from the Hugging Face Hub.
+
+        Parameters
+        ----------
+        name : str or Path
+            A folder, or a name on the hub as ``"user/model"``.
+        revision : str, optional
+            Branch, tag or commit on the hub.
+        token : str, optional
+            Access token; by default the one of ``hf auth login``.
+        **load
+            More parameters of :meth:`load`.
+        """
+        from klda.learner import hub
+
+        if not Path(name).is_dir():
+            name = hub.download(str(name), revision=revision, token=token)
+        return cls.load(name, **load)
+
     def export_onnx(self, folder: str | Path, *, reject: float = REFUSED) -> dict[str, Any]:
         """Write the learner as ONNX, for programs in other languages.
 
