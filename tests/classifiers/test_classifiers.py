@@ -109,16 +109,14 @@ def test_good_from_the_first_class_on():
         assert ours > theirs - 0.03
 
 
-@pytest.mark.parametrize("kind", [KLDA, LDA, KLDAEnsemble])
+@pytest.mark.parametrize("kind", [KLDA, LDA])
 def test_among_answers_within_a_subset(kind):
     X, y = reference.blobs(200, 6, 5)
     names = np.array(["ant", "bee", "cat", "dog", "eel"])
     model = make(kind).partial_fit(X, names[y])
     among = ["eel", "bee", "cat"]
     assert set(model.predict(X, among=among)) <= set(among)
-    np.testing.assert_allclose(
-        model.decision_function(X, among=among), model.scores(X)[:, [4, 1, 2]]
-    )
+    np.testing.assert_allclose(model.scores(X, among=among), model.scores(X)[:, [4, 1, 2]])
     assert model.predict(X[:3], among=["dog"]).tolist() == ["dog"] * 3
 
 
@@ -155,12 +153,12 @@ def test_fitted_attributes():
     Z = reference.lifted(model.model_.map, X)
     labels, counts, means, scatter = reference.statistics(Z, y)
     np.testing.assert_array_equal(model.classes_, labels)
-    np.testing.assert_array_equal(model.class_count_, counts)
+    assert list(model.counts_.values()) == list(counts)
     np.testing.assert_allclose(model.means_, means)
     np.testing.assert_allclose(model.covariance_, scatter / 300, atol=1e-12)
     assert model.coef_.shape == (5, 48)
     assert model.intercept_.shape == (5,)
-    assert (model.gamma_, model.n_features_in_, model.n_classes_) == (0.05, 6, 5)
+    assert (model.gamma_, model.n_features_in_) == (0.05, 6)
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -272,7 +270,7 @@ CONTINUAL_ONLY = {
     ),
     "other labels": (
         lambda m: m.merge(make(type(m)).partial_fit(X_GOOD, Y_GOOD.astype(str))),
-        "strings only or integers only",
+        "other has labels such as '0'",
     ),
     "other precision": (
         lambda m: m.merge(make(type(m), "float32").partial_fit(X_GOOD, Y_GOOD)),

@@ -43,6 +43,9 @@ def test_learn_forget_undo_rename(client):
     assert renamed.status_code == 200
     found = client.get("/v1/classes?search=HOUND").json()
     assert found == {"classes": [{"label": "hounds", "samples": 5}], "total": 1}
+    body = {"old": "hounds", "new": "ants", "merge": True}
+    merged = client.post("/v1/rename", json=body)
+    assert (merged.json()["classes"], merged.json()["samples"]) == (3, 125)
 
 
 def test_a_retried_learn_counts_once(client):

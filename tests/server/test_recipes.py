@@ -93,13 +93,15 @@ class Root:
             shutil.copy(ROOT / name, sources)
         shutil.copytree(ROOT / "src", sources / "src", ignore=shutil.ignore_patterns("*.egg-info"))
         kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+        kept.setdefault("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip"))  # downloads once
         self.environment = {**kept, "PATH": os.environ["PATH"], "HOME": str(self.at("/home"))}
 
     def at(self, path):
         return self.folder / path.lstrip("/")
 
     def moved(self, text):
-        """A command with the folders in this root, and with this Python."""
+        """A command with the folders in this root, with this Python, and with pip's cache."""
+        text = text.replace("--no-cache-dir ", "")
         text = re.sub("|".join(OURS), lambda found: str(self.at(found[0])), text)
         return re.sub(r"^python3? ", f"{sys.executable} ", text)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from klda.classifiers.base import ContinualClassifier
-from klda.classifiers.klda import KLDA, KLDAEnsemble
-from klda.classifiers.lda import LDA
+from klda.classifiers.klda import KLDA, LDA, KLDAEnsemble
 from klda.classifiers.ncm import NCM
 
 __all__ = ["KLDA", "LDA", "NCM", "ContinualClassifier", "KLDAEnsemble"]

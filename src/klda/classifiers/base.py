@@ -12,12 +12,12 @@ from sklearn.utils.validation import validate_data
 from klda.checks import REFUSED, check_count, check_fraction
 from klda.classifiers.validation import checked_batch, checked_samples, not_fitted
 from klda.engine.checks import (
+    check_label_kind,
     check_labels_known,
     check_removable,
     check_same_map,
     check_same_parameters,
     checked_name,
-    columns_of,
 )
 from klda.engine.engine import Engine
 from klda.engine.model import Model
@@ -27,7 +27,16 @@ from klda.errors import KldaError
 from klda.labels import Label
 
 
-class ContinualClassifier(ClassifierMixin, BaseEstimator):
+class ScoringClassifier(ClassifierMixin, BaseEstimator):
+    """A classifier that answers by scores, one column per class."""
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Scores as scikit-learn has them: for two classes, the second's minus the first's."""
+        scores = np.asarray(self.scores(X))
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+
+class ContinualClassifier(ScoringClassifier):
     """A classifier that learns new classes at any time: parameters and an engine."""
 
     n_features_in_: int
@@ -44,10 +53,6 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
             Samples: NumPy array, torch tensor, pandas or polars frame.
         y : array-like of shape (n_samples,)
             Labels, strings or integers.
-
-        Returns
-        -------
-        self
         """
         self._start(X, y)
         self._engine.calibrated(self._parameters())
@@ -78,16 +83,12 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
 
         Samples that were never learned with these labels are refused, as far as that can be told.
         """
-        self.check_learned(X, y)
-        self._engine.remove(*checked_batch(self, X, y, self.classes_))
-        return self
-
-    def check_learned(self, X: Any, y: Any) -> None:
-        """Raise `NotLearnedError` if samples can't have been learned with these labels."""
-        self._known()
+        engine = self._known()
         samples, labels = checked_batch(self, X, y, self.classes_)
         check_removable(self.counts_, labels)
-        self._engine.check_learned(samples, labels, self._parameters())
+        engine.check_learned(samples, labels, self._parameters())
+        engine.remove(samples, labels)
+        return self
 
     def forget(self, label: Label) -> Self:
         """Drop a class from the answers.
@@ -95,15 +96,14 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         The shared covariance keeps its trace, unless the samples are few enough to be kept; with
         the samples at hand, `remove` leaves none.
         """
-        self._known()
+        engine = self._known()
         check_labels_known(self.classes_, [label], "label")
-        self._engine.drop(label)
+        engine.drop(label)
         return self
 
     def rename(self, old: Label, new: Label) -> Self:
         """Give a class another name, one that no other class has."""
-        self._known()
-        self._engine.rename(old, checked_name(self.classes_, old, new))
+        self._known().rename(old, checked_name(self.classes_, old, new))
         return self
 
     def merge(self, other: Self) -> Self:
@@ -114,10 +114,6 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         other : estimator of the same kind
             A model with the same random features: the same ``gamma``, ``random_state``,
             ``n_components`` and number of input features. It is not changed.
-
-        Returns
-        -------
-        self
         """
         if type(other) is not type(self):
             raise KldaError(
@@ -129,12 +125,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
             check_same_parameters(self._parameters(), other._parameters())
             return self._become(other, other._engine.copy())
         check_same_map(self.model_.map, other.model_.map)
-        checked_kind = (self.classes_, other.classes_)
-        if checked_kind[0].dtype.kind != checked_kind[1].dtype.kind and all(map(len, checked_kind)):
-            raise KldaError(
-                f"other has classes such as {other.classes_[0]!r}, this model such as "
-                f"{self.classes_[0]!r}; use strings only or integers only."
-            )
+        check_label_kind(self.classes_, other.classes_.tolist(), "other")
         self._engine.merge(other.model_)
         return self
 
@@ -149,33 +140,19 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
             Samples.
         among : list of labels, optional
             Answer within these classes only.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
         """
-        solution = self._solution()
-        columns = columns_of(solution.classes, among)
-        return solution.answer(checked_samples(self, X), among=columns).labels[:, 0]
+        return self._solution().answer(checked_samples(self, X), among=among).labels[:, 0]
 
     def predict_top(
         self, X: Any, k: int = 5, among: Sequence[Label] | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Labels and probabilities of the k likeliest classes; ``X`` and ``among`` as in `predict`.
 
-        Memory does not grow with samples times classes.
-
-        Returns
-        -------
-        labels : ndarray of shape (n_samples, k)
-            The likeliest first; of equally likely classes, the first in ``classes_``.
-        probabilities : ndarray of shape (n_samples, k)
-            Fractions of all classes' probability, not only of these k.
+        Both have the shape ``(n_samples, k)``, the likeliest first; of equally likely classes, the
+        first in ``classes_``. Memory does not grow with samples times classes.
         """
         check_count("k", k)
-        solution = self.solution_
-        columns = columns_of(solution.classes, among)
-        answers = solution.answer(checked_samples(self, X), int(k), among=columns)
+        answers = self.solution_.answer(checked_samples(self, X), int(k), among=among)
         return answers.labels, answers.probabilities
 
     def scores(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
@@ -183,24 +160,17 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
 
         ``X`` and ``among`` as in `predict`; columns follow ``among``, or ``classes_``.
         """
-        solution = self._solution()
-        return solution.scores(checked_samples(self, X), columns_of(solution.classes, among))
-
-    def decision_function(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
-        """Scores as scikit-learn has them: for two classes, the second's minus the first's."""
-        scores = self.scores(X, among)
-        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+        return self._solution().scores(checked_samples(self, X), among)
 
     def predict_proba(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
         """Probabilities ``(n_samples, n_classes)``; rows sum to one, columns as in `scores`."""
         solution = self.solution_
-        columns = columns_of(solution.classes, among)
-        scores = solution.scores(checked_samples(self, X), columns)
+        scores = solution.scores(checked_samples(self, X), among)
         return softmax(scores.astype(np.float64) / solution.temperature)
 
-    def predict_log_proba(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
+    def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithms of the probabilities; see `predict_proba`."""
-        return np.log(self.predict_proba(X, among))
+        return np.log(self.predict_proba(X))
 
     def novelty(self, X: Any) -> np.ndarray:
         """Relative Mahalanobis distance: how unlike anything learned samples are."""
@@ -220,7 +190,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
         return self.solution_.threshold(reject)
 
     def is_known(self, X: Any, *, reject: float = REFUSED, by_class: bool = False) -> np.ndarray:
-        """Say whether samples are like anything learned; ``reject`` as for `threshold`.
+        """Whether samples are like anything learned; ``reject`` as for `threshold`.
 
         With ``by_class``, by the threshold of the predicted class, if it has one.
         """
@@ -245,16 +215,6 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):
     def classes_(self) -> np.ndarray:
         """Labels of the classes known now, sorted."""
         return self._known(with_classes=False).known.classes.copy()
-
-    @property
-    def n_classes_(self) -> int:
-        """Number of classes known now."""
-        return len(self.classes_)
-
-    @property
-    def class_count_(self) -> np.ndarray:
-        """Samples learned of each class, in the order of ``classes_``."""
-        return self._known(with_classes=False).known.class_counts.copy()
 
     @property
     def counts_(self) -> dict[Label, int]:

@@ -1,21 +1,18 @@
-"""Linear Discriminant Analysis of random features of a kernel."""
+"""Linear Discriminant Analysis: of random features of a kernel, or of the features as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 
 from klda.checks import check_count
-from klda.classifiers.base import ContinualClassifier
+from klda.classifiers.base import ContinualClassifier, ScoringClassifier
 from klda.classifiers.validation import not_fitted
 from klda.engine.feature_map import FourierMap
 from klda.engine.solution import softmax
 from klda.errors import KldaError
-from klda.labels import Label
 
 PAPER: dict[str, Any] = {
     "n_components": 5000,
@@ -111,14 +108,8 @@ class KLDA(ContinualClassifier):
         """Return exactly the paper's method.
 
         Gaussian features, D = 5000, a ridge of 1e-3 for numerical safety only, no small-sample
-        correction, uniform priors, LDA's rule.
-
-        Parameters
-        ----------
-        gamma : float
-            The kernel parameter (the paper's "sigma").
-        **parameters
-            Other parameters of the constructor, such as ``random_state`` or ``device``.
+        correction, uniform priors, LDA's rule. ``gamma`` is the paper's "sigma"; ``parameters`` are
+        others of the constructor, such as ``random_state`` or ``device``.
         """
         return cls(gamma=gamma, **(PAPER | parameters))
 
@@ -129,7 +120,46 @@ class KLDA(ContinualClassifier):
         return own_map.gamma if isinstance(own_map, FourierMap) else 0.0
 
 
-class KLDAEnsemble(ClassifierMixin, BaseEstimator):
+class LDA(ContinualClassifier):
+    """Linear Discriminant Analysis on the features as they are, learned class by class.
+
+    Parameters
+    ----------
+    ridge, small_sample_correction, calibrated, priors
+        As for `KLDA`.
+    device : str
+        ``"auto"``, ``"cpu"``, or a torch device such as ``"cuda"``.
+    dtype : {"float32", "float64"}
+        Precision of the statistics.
+
+    Examples
+    --------
+    >>> from klda import LDA
+    >>> model = LDA().partial_fit([[0.0, 0.1], [0.2, 0.0]], ["a", "a"])
+    >>> model = model.partial_fit([[1.0, 1.1], [1.2, 1.0]], ["b", "b"])
+    >>> model.predict([[0.9, 0.9]]).tolist()
+    ['b']
+    """
+
+    def __init__(
+        self,
+        *,
+        ridge: float | str = "auto",
+        small_sample_correction: bool = True,
+        calibrated: bool = True,
+        priors: str = "auto",
+        device: str = "auto",
+        dtype: str = "float32",
+    ) -> None:
+        self.ridge = ridge
+        self.small_sample_correction = small_sample_correction
+        self.calibrated = calibrated
+        self.priors = priors
+        self.device = device
+        self.dtype = dtype
+
+
+class KLDAEnsemble(ScoringClassifier):
     """KLDA-E: the average of several KLDA models with different random features.
 
     Scores are averaged by default: measured on the paper's data sets this is level with the
@@ -215,25 +245,18 @@ class KLDAEnsemble(ClassifierMixin, BaseEstimator):
             raise not_fitted(self, was_fitted=False)
         return self.members_
 
-    def scores(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
+    def scores(self, X: Any) -> np.ndarray:
         """Average scores ``(n_samples, n_classes)``, or logarithms of average probabilities."""
-        members = self._known()
+        scores = [member.scores(X) for member in self._known()]
         if self.combine == "scores":
-            return np.mean([member.scores(X, among) for member in members], axis=0)
-        mean = np.mean([softmax(member.scores(X, among)) for member in members], axis=0)
+            return np.mean(scores, axis=0)
+        mean = np.mean([softmax(own) for own in scores], axis=0)
         return np.asarray(np.log(np.maximum(mean, np.finfo(np.float64).tiny)))
 
-    def decision_function(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
-        """Scores as scikit-learn has them: for two classes, the second's minus the first's."""
-        scores = self.scores(X, among)
-        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+    def predict(self, X: Any) -> np.ndarray:
+        """Labels of the likeliest classes."""
+        return self.classes_[self.scores(X).argmax(axis=1)]
 
-    def predict(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
-        """Labels of the likeliest classes, among some of them if they are given."""
-        labels = self.classes_ if among is None else np.asarray(among)
-        return labels[self.scores(X, among).argmax(axis=1)]
-
-    def predict_proba(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
+    def predict_proba(self, X: Any) -> np.ndarray:
         """Average of the members' probabilities."""
-        members = self._known()
-        return np.mean([member.predict_proba(X, among) for member in members], axis=0)
+        return np.mean([member.predict_proba(X) for member in self._known()], axis=0)

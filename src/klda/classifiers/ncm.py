@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import validate_data
 
+from klda.classifiers.base import ScoringClassifier
 from klda.classifiers.validation import checked_batch, checked_samples, not_fitted
 from klda.engine.arrays import on_cpu
 from klda.engine.solution import softmax
 from klda.labels import Label
 
 
-class NCM(ClassifierMixin, BaseEstimator):
+class NCM(ScoringClassifier):
     """Nearest class mean by cosine, learned class by class.
 
     Parameters
@@ -75,11 +75,6 @@ class NCM(ClassifierMixin, BaseEstimator):
         rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), tiny)
         means = means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), tiny)
         return np.asarray(rows @ means.T)
-
-    def decision_function(self, X: Any) -> np.ndarray:
-        """Scores as scikit-learn has them: for two classes, the second's minus the first's."""
-        scores = self.scores(X)
-        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict(self, X: Any) -> np.ndarray:
         """Labels of the nearest class means."""

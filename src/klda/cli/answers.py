@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from rich.text import Text
 
-from klda.cli.console import printable, results, table, visible
+from klda.cli.console import opened, printable, replaced, results, table, visible
+from klda.data.writing import FILE_WRITERS, TEXT_WRITERS, write_csv
 
 if TYPE_CHECKING:
     from klda.data import Batch
@@ -81,6 +83,27 @@ def _flat(said: Record) -> Record:
     for i, one in enumerate(said.get("top", ())[1:], 2):
         cells |= {f"{name}_{i}": value for name, value in one.items()}
     return cells | ({"known": said["known"]} if "known" in said else {})
+
+
+def wrong_rows(batches: Iterable[Batch], learner: Learner) -> Iterator[Record]:
+    """Yield the rows that a learner does not answer with their label, and what it answers."""
+    for batch in batches:
+        answers = answered([batch], partial(learner.answer, top=1), rejecting=False)
+        for truth, one in zip(batch.labels or (), answers, strict=True):
+            if one.said["label"] != truth:
+                said = {"label": truth, "answer": one.said["label"]}
+                yield one.cells | said | {"probability": one.said["probability"]}
+
+
+def write_rows(path: Path, rows: Iterable[Record]) -> None:
+    """Write rows to a file of the kind that its name says; CSV if it says none."""
+    kind = path.suffix.lower()
+    if kind in FILE_WRITERS:
+        with replaced(path) as unfinished:
+            FILE_WRITERS[kind](unfinished, rows)
+        return
+    with opened(path) as stream:
+        TEXT_WRITERS.get(kind, write_csv)(stream, rows)
 
 
 def write_answers(stream: TextIO, answers: Iterable[Answered]) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from klda.cli import options, reading
 from klda.cli.console import counted, interrupts_ignored, knowledge, report
-from klda.cli.opening import changed, known_class, make_learner
+from klda.cli.opening import changed, closest, known_class, make_learner
 from klda.cli.options import option
 from klda.errors import KldaError
 
@@ -236,14 +236,20 @@ def rename(
     old: Annotated[str, typer.Argument(help="The class.", show_default=False)],
     new: Annotated[str, typer.Argument(help="Its new name.", show_default=False)],
     model: options.Model,
+    merge: Annotated[
+        bool, option("Make one class of two, if there is one of that name.", "--merge")
+    ] = False,
     wait: options.Wait = 0.0,
     json: options.Json = False,
 ) -> None:
-    """Give a class another name.
+    """Give a class another name, or make one class of two.
 
-    No other class may have that name. What was learned does not change.
+    With --merge the new name may be that of another class. The two then are one, exactly as if all
+    their samples had been learned as one class.
 
     **klda rename** refund "money back" **--model** bot/
+
+    **klda rename** Refund refund **--merge --model** bot/
     """
     from klda.data import as_label
 
@@ -252,11 +258,25 @@ def rename(
     with changed(model, wait, {}) as learner:
         known = learner.classes
         label, name = known_class(old, known), as_label(new, known)
-        if name in known:
-            raise KldaError(f"There is a class {name!r} already: choose another name.")
-        learner.rename(label, name)
-    done = {"model": str(model), "old": label, "new": name, "samples": known[label]}
-    report(json, done, f"Renamed {label} to {name} in {model}.")
+        others = [one for one in known if one != label]
+        if name in known and not merge:
+            raise KldaError(
+                f"There is a class {name!r} already: choose another name, or make one class of the "
+                "two with --merge."
+            )
+        if merge and name not in others:
+            close = closest(name, others)
+            meant = f" Did you mean {close!r}?" if close is not None else " Leave out --merge."
+            raise KldaError(f"--merge: there is no other class {name!r} in this model.{meant}")
+        learner.rename(label, name, merge=merge)
+    samples = learner.classes[name]
+    done = {"model": str(model), "old": label, "new": name, "samples": samples, "merged": merge}
+    said = f"Renamed {label} to {name} in {model}."
+    if merge:
+        said = f"{label} is now part of {name} in {model}, with {counted(samples, 'sample')}."
+    elif (close := closest(name, others)) is not None:
+        said += f" There is also a class {close!r}: if both are one, use --merge."
+    report(json, done, said)
 
 
 def merge(

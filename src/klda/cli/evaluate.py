@@ -11,9 +11,11 @@ import typer
 from rich.text import Text
 
 from klda.cli import options, reading
+from klda.cli.answers import write_rows, wrong_rows
 from klda.cli.console import counted, print_json, print_parts, say, table, visible
 from klda.cli.opening import closest
 from klda.cli.options import option
+from klda.errors import KldaError
 
 if TYPE_CHECKING:
     from klda.labels import Label
@@ -39,6 +41,14 @@ def evaluate(
         Path | None,
         option("Draw the reliability diagram of the probabilities here.", metavar="FILE"),
     ] = None,
+    errors: Annotated[
+        Path | None,
+        option(
+            "Write the rows that were answered wrong here, with all their columns and the answer "
+            "(csv, tsv, jsonl, parquet, xlsx).",
+            metavar="FILE",
+        ),
+    ] = None,
     all_classes: Annotated[
         bool, option(f"List every class, not only the {SHOWN} worst.", "--all")
     ] = False,
@@ -57,6 +67,8 @@ def evaluate(
     expected_calibration_error, reliability, classes, never_learned, confused, seconds.
 
     **klda evaluate** test.csv **--model** bot/ **--confusion** confusion.png
+
+    **klda evaluate** test.csv **--model** bot/ **--errors** wrong.csv
     """
     from klda.learner import Learner, plots
 
@@ -71,6 +83,11 @@ def evaluate(
     with reading.shown(tables, "Evaluating", labels=True, skip_bad=skip_bad) as rows:
         batches = ((batch.inputs, batch.labels or []) for batch in rows)
         result = learner.evaluate(batches, progress=rows.done)
+    if errors is not None:
+        if reading.STANDARD_INPUT in files:
+            raise KldaError("--errors reads the rows twice: give a file, not standard input.")
+        again = reading.batches(tables, "Writing", labels=True, keep=None, skip_bad=skip_bad)
+        write_rows(errors, wrong_rows(again, learner))
     seconds = time.perf_counter() - start
     if confusion is not None:
         plots.draw_confusion(result, confusion)

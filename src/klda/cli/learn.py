@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from klda.cli import options, reading
+from klda.cli.checking import CheckedChange, check_refusal
 from klda.cli.console import counted, interrupts_ignored, knowledge, report, say
 from klda.cli.opening import check_unused, make_learner, open_existing
 from klda.errors import KldaError
@@ -30,6 +31,7 @@ NEW = (
     "no_names",
 )
 LONG = ("checkpoint_every", "resume", "restart", "wait")
+CHECKS = ("check", "refuse_worse")
 
 
 def learn(
@@ -67,6 +69,21 @@ def learn(
     key: options.Key = None,
     cluster: options.Cluster = None,
     workers: options.Workers = None,
+    check: Annotated[
+        Path | None,
+        options.option(
+            "File with inputs and their true labels: say how the change does on it, by class.",
+            metavar="FILE",
+        ),
+    ] = None,
+    refuse_worse: Annotated[
+        float | None,
+        options.option(
+            "With --check: leave the model as it was if a class gets worse by more points.",
+            min=0,
+            metavar="POINTS",
+        ),
+    ] = None,
     wait: options.Wait = 0.0,
     json: options.Json = False,
 ) -> None:
@@ -87,14 +104,19 @@ def learn(
 
     **klda learn** shards/ **--model** bot/ **--resume**
 
+    **klda learn** new.csv **--model** bot/ **--check** held-out.csv **--refuse-worse** 1.0
+
     **klda learn** tickets.csv **--server** http://127.0.0.1:8000
     """
     from klda.learner import folder
     from klda.learner.resume import ResumableLearn
 
     layout = options.layout(text_column, label_column, header, encoding)
+    check_refusal(check, refuse_worse)
     if server is not None:
-        options.refuse(context, "--server", ("model", "cluster", *NEW, *options.ENCODER, *LONG))
+        options.refuse(
+            context, "--server", ("model", "cluster", *CHECKS, *NEW, *options.ENCODER, *LONG)
+        )
         _on_service(server, key, files, layout, skip_bad, json)
         return
     if model is None:
@@ -115,6 +137,7 @@ def learn(
             check_unused(wanted, model, existing)
         job.open(resume=resume, restart=restart)
         resumed, skipped = job.samples, 0
+        checked = CheckedChange.of(check, layout, existing, refuse_worse)
 
         def opened() -> Learner:
             return existing or make_learner(
@@ -132,11 +155,36 @@ def learn(
             else:
                 where = encoder | options.given(address=cluster, workers=workers)
                 learner = _learn_on_cluster(job, opened(), where)
+            _check(job, checked, learner)
             with interrupts_ignored():
                 job.save(learner)
-    after = learner.classes
-    more = {"resumed_after": resumed, "skipped": skipped}
-    _report(str(model), before, after, time.perf_counter() - start, more, json)
+    more: dict[str, Any] = {"resumed_after": resumed, "skipped": skipped}
+    more["expected"] = learner.quality().summary()
+    if checked is not None:
+        more["check"] = checked.to_dict()
+    _report(str(model), before, learner.classes, time.perf_counter() - start, more, json)
+    if not json:
+        _tell_quality(learner, checked)
+
+
+def _tell_quality(learner: Learner, checked: CheckedChange | None) -> None:
+    """Say what accuracy to expect, and how held-out rows fared."""
+    quality = learner.quality()
+    if quality.is_known:
+        say(str(quality))
+    if checked is not None:
+        checked.show()
+
+
+def _check(job: ResumableLearn, checked: CheckedChange | None, learner: Learner) -> None:
+    """Compare the model with the one before; keep no progress of a learn that is refused."""
+    if checked is None:
+        return
+    try:
+        checked.compare(learner)
+    except KldaError:
+        job.tidy()
+        raise
 
 
 def _tell_repeated(job: ResumableLearn) -> None:

@@ -36,6 +36,9 @@ def show(
     confusable: Annotated[
         bool, option("Show which classes are easily confused or too small.", "--confusable")
     ] = False,
+    quality: Annotated[
+        bool, option("Show how accurate each class is expected to be.", "--quality")
+    ] = False,
     map_file: Annotated[
         Path | None,
         option(
@@ -50,7 +53,9 @@ def show(
 
     --confusable looks at the label set instead: pairs of classes whose means are close, with the
     fraction of samples expected to be confused (no test data needed), and classes with fewer than
-    ten samples. --map draws the classes so that those near each other are alike.
+    ten samples. --map draws the classes so that those near each other are alike. --quality shows
+    how accurate the answers are expected to be, by class, the worst first: samples that were
+    learned are answered as if they had not been (no test data needed).
 
     **klda show** bot/ **--confusable --map** classes.html
     """
@@ -61,6 +66,8 @@ def show(
         raise typer.BadParameter("Give one model folder: klda show DIR, or klda show --model DIR.")
     if confusable or map_file is not None:
         _show_label_set(at, confusable, map_file, verify, json)
+    elif quality:
+        _show_quality(at, all_classes, verify, json)
     else:
         document = load(at, verify=verify).document
         with damage_named(at):
@@ -82,6 +89,7 @@ def _summary(model: Path, document: dict[str, Any]) -> RichTable:
         f"{_width(document)} features",
         "classifier": _classifier(document),
         "knows": knowledge(len(document["classes"]), document["samples"]),
+        "expected accuracy": _expected(document.get("quality")),
         "few samples": _few(document["classes"]),
         "keeps": _kept(document),
         "size": f"{size / 1e6:.1f} MB",
@@ -118,6 +126,14 @@ def _few(classes: dict[Any, int]) -> str:
     small = [one.label for one in small_classes(classes)]
     more = f" and {len(small) - 3:,} more" if len(small) > 3 else ""
     return f"{', '.join(map(str, small[:3]))}{more}" if small else ""
+
+
+def _expected(quality: dict[str, Any] | None) -> str:
+    """Say how accurate the model is expected to be, if that is known."""
+    if quality is None or quality["accuracy"] is None:
+        return ""
+    likely = f"likely {quality['low']:.0%} to {quality['high']:.0%}"
+    return f"{quality['accuracy']:.0%} ({likely}); by class with --quality"
 
 
 def _time(when: str) -> str:
@@ -165,6 +181,26 @@ def _history(document: dict[str, Any]) -> RichTable:
         rows.append((_time(entry["when"]), entry["action"], *figures, entry.get("source", "")))
     columns = ("last changes", "action", "samples", "classes", "source")
     return table(*columns, rows=rows, numbers=("samples", "classes"), most=LATEST)
+
+
+def _show_quality(model: Path, all_classes: bool, verify: bool, as_json: bool) -> None:
+    """Print the expected accuracy, overall and by class."""
+    from klda.learner import Learner
+
+    found = Learner.load(model, verify=verify).quality()
+    if as_json:
+        print_json({"model": str(model)} | found.to_dict())
+        return
+    rows = [
+        (one.label, f"{one.samples:,}", f"{one.accuracy:.0%}", f"{one.low:.0%} to {one.high:.0%}")
+        for one in found.worst
+    ]
+    columns, most = (
+        ("class", "samples", "expected accuracy", "likely"),
+        None if all_classes else MOST,
+    )
+    shown = table(*columns, rows=rows, numbers=columns[1:], most=most, all_by="--all")
+    print_parts([Text(str(found)), *([shown] if rows else [])])
 
 
 def _show_label_set(

@@ -340,8 +340,6 @@ def choose_backend(device: str, dtype: str, values: Any = None) -> Backend:
     ``"auto"`` is the device of ``values``, the first input, if they are a tensor; otherwise the GPU
     if torch is already imported and sees one, else the CPU.
     """
-    if dtype not in ("float32", "float64"):
-        raise KldaError(f"dtype={dtype!r} is not known; use 'float32' or 'float64'.")
     if device == "auto":
         torch = sys.modules.get("torch")
         if is_torch(values):

@@ -70,6 +70,8 @@ class Calibration:
         Fraction of answers that are right.
     worth : float
         How many independent samples that is known from; 0 if no sample could be left out.
+    right : ndarray of shape (n,)
+        Which of the samples left out got the right answer; empty if that was not stored.
     """
 
     temperature: float = 1.0
@@ -78,6 +80,7 @@ class Calibration:
     novelty: np.ndarray = field(default_factory=partial(np.empty, 0))
     hits: float = 0.0
     worth: float = 0.0
+    right: np.ndarray = field(default_factory=partial(np.empty, 0, bool))
 
     def threshold(self, reject: float) -> float:
         """Return the novelty that this fraction of known inputs exceeds.
@@ -116,9 +119,20 @@ class Calibration:
         """
         if not self.worth:
             return float("nan"), 0.0, 1.0
-        right, wrong = self.hits * self.worth + 0.5, (1 - self.hits) * self.worth + 0.5
-        low, high = scipy.stats.beta(right, wrong).ppf([(1 - level) / 2, (1 + level) / 2])
-        return self.hits, float(low), float(high)
+        return self.hits, *likely_range(self.hits, self.worth, level)
+
+    def class_accuracies(self, level: float = 0.9) -> dict[Label, tuple[int, float, float, float]]:
+        """Return the same of each class, after the number of its samples that were left out."""
+        number, right = Counter(self.labels), Counter[Label]()
+        for label, hit in zip(self.labels, self.right.tolist(), strict=False):
+            right[label] += hit
+        if not len(self.right):
+            return {}
+        hits = {label: right[label] / n for label, n in number.items()}
+        return {
+            label: (n, hits[label], *likely_range(hits[label], COUNTS_AS * n, level))
+            for label, n in number.items()
+        }
 
     def pack(self, names: Sequence[Label]) -> dict[str, np.ndarray]:
         """Return named arrays; labels as positions in ``names``."""
@@ -127,16 +141,17 @@ class Calibration:
             "scales": np.array([self.temperature, self.unit, self.hits, self.worth]),
             "labels": np.array([positions[label] for label in self.labels], np.int64),
             "novelty": self.novelty,
-        }
+        } | ({"right": self.right.astype(np.uint8)} if len(self.right) else {})
 
     @classmethod
     def unpack(cls, arrays: Mapping[str, np.ndarray], names: Sequence[Label]) -> Calibration:
         """Return what `pack` described."""
         labels, novelty = [names[i] for i in arrays["labels"].tolist()], arrays["novelty"]
-        if len(labels) != len(novelty):
+        right = np.asarray(arrays.get("right", ()), bool)
+        if len(labels) != len(novelty) or len(right) not in (0, len(labels)):
             raise ValueError("the arrays of the calibration differ in length")
         temperature, unit, hits, worth = np.asarray(arrays["scales"]).tolist()
-        return cls(temperature, unit, labels, np.asarray(novelty), hits, worth)
+        return cls(temperature, unit, labels, np.asarray(novelty), hits, worth, right)
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,8 +243,8 @@ class Evidence:
         if not len(here):
             return Calibration(temperature, unit)
         worth = COUNTS_AS * len(here) ** 2 / float((weights**2).sum())
-        hits = float(weights @ here.hits) / len(here)
-        return Calibration(temperature, unit, here.labels, novelty, hits, worth)
+        hits = min(float(weights @ here.hits) / len(here), 1.0)
+        return Calibration(temperature, unit, here.labels, novelty, hits, worth, here.hits)
 
     # ---------------------------------------------------------------- storage
 
@@ -303,6 +318,13 @@ class Evidence:
         """Return all buckets, the nearest first; of two as near the larger first."""
         buckets = np.unique(self.buckets)[::-1]
         return np.asarray(buckets[np.argsort(np.abs(buckets - present), kind="stable")])
+
+
+def likely_range(hits: float, worth: float, level: float) -> tuple[float, float]:
+    """Return where a fraction is likely to be, given the one among so many samples."""
+    right, wrong = hits * worth + 0.5, (1 - hits) * worth + 0.5  # Jeffreys' prior
+    low, high = scipy.stats.beta(right, wrong).ppf([(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
 
 
 def unit_of(squares: np.ndarray) -> float:

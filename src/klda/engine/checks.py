@@ -13,7 +13,7 @@ from klda.engine.arrays import Array, is_torch, on_cpu
 from klda.engine.feature_map import FeatureMap, FourierMap
 from klda.engine.parameters import Parameters
 from klda.errors import KldaError
-from klda.labels import Label, checked_label, plain
+from klda.labels import Label, checked_label
 
 LARGEST_SUM = 1e-8  # of squares of a batch, relative to the largest number
 
@@ -82,27 +82,22 @@ def check_removable(counts: dict[Label, int], labels: Sequence[Label]) -> None:
             )
 
 
-def checked_name(classes: np.ndarray, old: Label, new: Any) -> Label:
-    """Return a class's new name; raise if it can't have that one."""
+def checked_name(classes: np.ndarray, old: Label, new: Any, *, merge: bool = False) -> Label:
+    """Return a class's new name; raise if it can't have that one.
+
+    It may be the name of another class only to `merge` the two.
+    """
     check_labels_known(classes, [old], "old")
     new = checked_label("new", new)
     check_label_kind(classes, [new], "new")
-    if new in classes.tolist():
-        raise KldaError(f"new={new!r} is already a class; choose another name.")
+    if new == old and merge:
+        raise KldaError(f"old and new are both {new!r}: name two classes to merge.")
+    if new in classes.tolist() and not merge:
+        raise KldaError(
+            f"new={new!r} is already a class; choose another name, or make one class of the two "
+            "with merge=True."
+        )
     return new
-
-
-def columns_of(classes: np.ndarray, among: Sequence[Label] | None) -> np.ndarray | None:
-    """Return the columns of some classes among sorted ones; None for all."""
-    if among is None:
-        return None
-    wanted = [plain(label) for label in among]
-    if not wanted:
-        raise KldaError("among=[] names no class; give at least one label, or None for all.")
-    if len(set(wanted)) < len(wanted):
-        raise KldaError(f"among={wanted!r} names a class twice; give each label once.")
-    check_labels_known(classes, wanted, "among")
-    return np.searchsorted(classes, np.array(wanted))
 
 
 def check_same_parameters(mine: Parameters, theirs: Parameters) -> None:

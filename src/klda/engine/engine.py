@@ -93,13 +93,10 @@ class Engine:
                     "Use a model saved without compact=True."
                 )
             with self._lock:
-                backend = self._backend_of_stored()
+                assert self._solved_for is not None
+                backend = choose_backend(self._solved_for.device, self._solved_for.dtype)
                 self._model = self._model or _read(*self._stored, backend)
         return self._model
-
-    def _backend_of_stored(self) -> Backend:
-        assert self._solved_for is not None
-        return choose_backend(self._solved_for.device, self._solved_for.dtype)
 
     @property
     def known(self) -> Model | Solution:
@@ -136,11 +133,12 @@ class Engine:
     ) -> None:
         """Learn samples, row i of the class ``labels[i]``; the first ones fix the feature map."""
         with self._lock:
-            model = self._started(rows, parameters, keep_all) if self.is_new else self.model
-            self._commit(model.add(rows, labels, ids))
+            self._commit(self._model_for(rows, parameters, keep_all).add(rows, labels, ids))
 
-    @staticmethod
-    def _started(rows: Array, parameters: Parameters, keep_all: bool) -> Model:
+    def _model_for(self, rows: Array, parameters: Parameters, keep_all: bool) -> Model:
+        """Return the model; if there is none yet, an empty one for rows like these."""
+        if not self.is_new:
+            return self.model
         backend = choose_backend(parameters.device, parameters.dtype, rows)
         return Model.new(parameters.feature_map(rows, backend), keep_all=keep_all)
 
@@ -156,7 +154,7 @@ class Engine:
         with self._lock:
             if self.is_new and not len(rows):
                 return
-            model = self._started(rows, parameters, keep_all) if self.is_new else self.model
+            model = self._model_for(rows, parameters, keep_all)
             hints = Rows.of(np.asarray(rows, model.backend.dtype), labels) if len(rows) else Rows()
             self._commit(replace(model, hints=hints))
 
@@ -194,7 +192,7 @@ class Engine:
             self._commit(self.model.merge(other))
 
     def rename(self, old: Label, new: Label) -> None:
-        """Give a class another name."""
+        """Give a class another name; that of another class joins the two, exactly."""
         with self._lock:
             self._commit(self.model.rename(old, new))
 
@@ -230,18 +228,15 @@ class Engine:
             return
         model = self.model
         own_map, statistics = solving_form(model, parameters)
-        named = (
-            lifted_hints(model, statistics, parameters.last_block)
-            if own_map is model.map
-            else Declared()
-        )
-        # What was kept is of the map's own features: it says nothing about the kernel between rows.
-        kept, self._factored = self._factored if own_map is model.map else None, None
+        named, kept, self._factored = Declared(), self._factored, None
+        is_random, uses_kernel = isinstance(own_map, FourierMap), own_map is not model.map
+        if uses_kernel:
+            kept = None  # it is of the map's own features
+        else:
+            named = lifted_hints(model, statistics, parameters.last_block)
         size = model.map.n_components
-        is_random = isinstance(own_map, FourierMap)
         solved = solve(statistics, parameters, size, named, kept, random_features=is_random)
-        if own_map is model.map:
-            self._factored = solved.factored
+        self._factored = None if uses_kernel else solved.factored
         solution = Solution.of(solved, own_map, model.counts)
         vars(self).update(_solved=solved, _solution=solution, _solved_for=parameters)
 

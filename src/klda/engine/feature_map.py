@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import scipy
 
-from klda.engine.arrays import Array, Backend, choose_backend, is_torch, product
+from klda.engine.arrays import Array, Backend, NumpyBackend, choose_backend, on_cpu
 from klda.engine.random_stream import RandomStream, orthogonal
 
 MEDIAN_SAMPLES = 1000
@@ -189,7 +189,7 @@ class KernelMap:
         centre = rows.mean(axis=0)
         spread = float(rows.var(axis=0).sum())
         gamma = gamma * float(plain.var(axis=0).sum()) / spread if spread > 0 else gamma
-        kernel = relative_kernel(rows - centre, rows - centre, gamma, product)
+        kernel = relative_kernel(rows - centre, rows - centre, gamma, NumpyBackend("float64"))
         tolerance = len(rows) * np.finfo(float).eps * float(kernel.diagonal().max(initial=0.0))
         factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(kernel, tol=tolerance, lower=1)
         rank, order = max(int(rank), 1), pivots - 1
@@ -216,12 +216,9 @@ class KernelMap:
 
     def lift(self, rows: Array) -> Array:
         """Map rows ``(n, d)`` to their features ``(n, r)``."""
-        backend = self.backend
-        rows = backend.asarray(rows) * self.scales - self.centre
-        kernel = relative_kernel(
-            rows, self.support, self.gamma, lambda a, b: backend.linear(a, b.T), backend.xp
-        )
-        return backend.linear(kernel, self.whitener.T)
+        rows = self.backend.asarray(rows) * self.scales - self.centre
+        kernel = relative_kernel(rows, self.support, self.gamma, self.backend)
+        return self.backend.linear(kernel, self.whitener.T)
 
     def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return named arrays and JSON-able values."""
@@ -238,10 +235,11 @@ class KernelMap:
         return cls(double, support, centre, whitener, scales, float(meta["gamma"]))
 
 
-def relative_kernel(rows: Array, others: Array, gamma: float, multiply: Any, xp: Any = np) -> Array:
+def relative_kernel(rows: Array, others: Array, gamma: float, backend: Backend) -> Array:
     """Return the kernel between rows and others, relative to the origin, without lost digits."""
+    xp = backend.xp
     lengths, other_lengths = (rows * rows).sum(1), (others * others).sum(1)
-    squares = lengths[:, None] + other_lengths - 2 * multiply(rows, others.T)
+    squares = lengths[:, None] + other_lengths - 2 * backend.linear(rows, others)
     if rows is others:
         squares.reshape(-1)[:: len(rows) + 1] = 0.0
     near = xp.expm1(-gamma * squares.clip(0.0))
@@ -256,9 +254,7 @@ def median_squared_distance(samples: Array) -> float:
     the scale of the features.
     """
     step = -(-len(samples) // MEDIAN_SAMPLES)
-    chosen = samples[::step]
-    on_device = is_torch(chosen)  # samples on a GPU are not fetched for this
-    chosen = chosen.double() if on_device else np.asarray(chosen, np.float64)
+    chosen = on_cpu(samples[::step]).astype(np.float64)
     scale = float((chosen * chosen).sum(1).mean())
     if len(chosen) > 1:
         centred = chosen - chosen.mean(0)
@@ -266,9 +262,6 @@ def median_squared_distance(samples: Array) -> float:
         some = slice(None, None, -(-(len(chosen) ** 2) // MEDIAN_PAIRS))
         distances = norms[some, None] + norms - 2 * centred[some] @ centred.T
         positive = distances[distances > 1e-13 * max(scale, np.finfo(float).tiny)]
-        if len(positive) and on_device:
-            ordered = positive.sort().values
-            return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
         if len(positive):
             return float(np.median(positive))
     return scale if scale > 0 else 1.0

@@ -84,7 +84,8 @@ class Model:
             return self.counted
         nothing = ClassStatistics.empty(self.map.n_components, self.map.backend)
         assert self.rows is not None
-        return nothing.change(self._batches(self.rows.batches()), 1)
+        parts = ((rows, labels) for rows, labels, _ in self.rows.columns())
+        return nothing.change(self._batches(parts), 1)
 
     @property
     def _made(self) -> ClassStatistics | None:
@@ -267,14 +268,15 @@ class Model:
         )
 
     def rename(self, old: Label, new: Label) -> Model:
-        """Return the model with a class that has another name."""
+        """Return the model with a class that has another name; that of another joins the two."""
+        joined = new in self.counts
         return replace(
             self,
             rows=None if self.rows is None else self.rows.rename(old, new),
-            hints=self.hints.rename(old, new),
+            hints=self.hints.drop({old}) if joined else self.hints.rename(old, new),
             waiting=self.waiting.rename(old, new),
             evidence=self.evidence.rename(old, new),
-            counted=None if self._made is None else self._made.rename(old, new),
+            counted=_renamed(self._made, old, new),
         )
 
     def empty(self) -> Model:
@@ -338,3 +340,8 @@ class Model:
         if not known or any(chunk.shape[1:] != (own_map.n_features,) for chunk in chunks):
             raise ValueError("the parts of the model do not agree with each other")
         return model
+
+
+def _renamed(known: ClassStatistics | None, old: Label, new: Label) -> ClassStatistics | None:
+    """Rename a class of statistics, if they were made and have samples of it."""
+    return known if known is None or old not in known.positions else known.rename(old, new)

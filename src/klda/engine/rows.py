@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,7 @@ SampleId = str | int
 # Rows in a chunk. A full chunk never changes until one of its samples is forgotten, so a save,
 # which names files after their content, writes it once.
 CHUNK_ROWS = 4096
-HASHED_AT_ONCE = 1 << 22  # values
-COMPARED_AT_ONCE = 1024  # rows, with as many others
+COMPARED_AT_ONCE = 256  # rows, with all others
 # How far rows may be from those learned, relative to their length: encoded in other batches or on
 # another machine, they differ a little.
 TOLERANCE = 0.01
@@ -111,7 +110,7 @@ class Rows:
 
     def rows_at(self, positions: np.ndarray) -> np.ndarray:
         """Features ``(n, d)`` of samples given by their positions, as learned."""
-        starts = np.cumsum([0, *map(len, self.chunks)])
+        starts = np.array(self._starts(), np.int64)
         which = np.searchsorted(starts, positions, side="right") - 1
         width, dtype = (self.chunks[0].shape[1], self.chunks[0].dtype) if self.chunks else (0, "f4")
         found = np.empty((len(positions), width), dtype)
@@ -121,10 +120,6 @@ class Rows:
         if self.exponents is None:
             return found
         return np.ldexp(found.astype(np.float32), self.exponents[positions, None])
-
-    def batches(self) -> Iterator[tuple[np.ndarray, list[Label]]]:
-        """All samples, in their order, a chunk at a time: features and labels."""
-        return ((rows, labels) for rows, labels, _ in self.columns())
 
     def columns(self) -> Iterator[tuple[np.ndarray, list[Label], list[str | None]]]:
         """All samples, a chunk at a time: features, labels, and the ids they were given."""
@@ -163,7 +158,7 @@ class Rows:
         """
         wanted, names = on_cpu(rows), _column(labels)
         if self.exponents is not None:
-            wanted = replace(Rows.halved()).add(wanted, labels).values
+            wanted = Rows.halved().add(wanted, labels).values
         positions = np.empty(len(wanted), np.int64)
         for label in dict.fromkeys(names.tolist()):
             given, mine = np.flatnonzero(names == label), self.of_class(label)
@@ -308,10 +303,7 @@ class Rows:
         chunks = tuple(arrays[f"features/{i:06}"] for i in range(meta["chunks"]))
         codes, numbers = np.asarray(arrays["labels"]), np.asarray(arrays["numbers"])
         exponents = np.asarray(arrays["exponents"]) if "exponents" in arrays else None
-        given, named = (
-            np.full(len(numbers), None),
-            np.asarray(arrays.get("named", np.empty(0, int))),
-        )
+        named, given = np.asarray(arrays.get("named", ())), np.full(len(numbers), None)
         if len(named):
             given[np.searchsorted(numbers, named)] = json.loads(arrays["names"].tobytes())
         lengths = {len(numbers), len(codes), sum(map(len, chunks))}
@@ -365,37 +357,23 @@ def _equal_rows(wanted: np.ndarray, held: np.ndarray) -> np.ndarray:
 
 
 def _nearest(rows: np.ndarray, held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the nearest held row of each row, and its squared distance, a tile at a time."""
+    """Return the nearest held row of each row, and its squared distance."""
     nearest, squared = np.zeros(len(rows), np.int64), np.full(len(rows), np.inf)
+    lengths = np.einsum("ij,ij->i", held, held)
     for start in range(0, len(rows), COMPARED_AT_ONCE):
         part = slice(start, start + COMPARED_AT_ONCE)
-        here = rows[part].astype(np.float64)
-        for first in range(0, len(held), COMPARED_AT_ONCE):
-            there = held[first : first + COMPARED_AT_ONCE].astype(np.float64)
-            lengths = (here**2).sum(axis=1)[:, None] + (there**2).sum(axis=1)
-            distances = lengths - 2 * here @ there.T
-            best = distances.argmin(axis=1)
-            distance = np.take_along_axis(distances, best[:, None], axis=1)[:, 0]
-            closer = distance < squared[part]
-            nearest[part] = np.where(closer, first + best, nearest[part])
-            squared[part] = np.where(closer, distance, squared[part])
+        here = rows[part]
+        distances = (here**2).sum(axis=1)[:, None] + lengths - 2 * here @ held.T
+        nearest[part] = distances.argmin(axis=1)
+        squared[part] = distances.min(axis=1)
     return nearest, squared
 
 
 def _hashes(rows: np.ndarray) -> np.ndarray:
     """Return a hash of each row, the same on every machine."""
-    factors = _hash_factors(rows.shape[1])
-    hashes = np.empty(len(rows), np.uint64)
-    step = max(1, HASHED_AT_ONCE // max(rows.shape[1], 1))
-    for start in range(0, len(rows), step):
-        part = np.ascontiguousarray(rows[start : start + step])
-        words = part.view(np.int32 if part.itemsize == 4 else np.int64)
-        mixed = (words * factors).sum(1).view(np.uint64)  # modulo 2^64
-        mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0x9E3779B97F4A7C15)
-        hashes[start : start + step] = mixed ^ (mixed >> np.uint64(32))
-    return hashes
-
-
-@lru_cache(maxsize=4)
-def _hash_factors(width: int) -> np.ndarray:
-    return np.random.RandomState(0).randint(1, 1 << 62, width, np.int64) | 1
+    rows = np.ascontiguousarray(rows)
+    words: Any = rows.view(np.int32 if rows.itemsize == 4 else np.int64)
+    factors: Any = np.random.RandomState(0).randint(1, 1 << 62, rows.shape[1], np.int64) | 1
+    mixed = np.einsum("ij,j->i", words, factors).view(np.uint64)  # modulo 2^64
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0x9E3779B97F4A7C15)
+    return mixed ^ (mixed >> np.uint64(32))

@@ -21,15 +21,19 @@ sum of both is better than either:
 
 k being the median squared length of a mean and n the average number of samples: with few samples
 the regression fades. A sum of linear scores is a linear score: predicting costs what it did.
+
+The same inner products tell how unlike anything learned an input is (`RelativeMahalanobis`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+import scipy
 
-from klda.engine.novelty import MOST_CLASSES, RelativeMahalanobis, inverted
 from klda.engine.parameters import Parameters
 from klda.engine.shrinkage import Mixing, log_priors, mix_means, unmixed
 
@@ -38,6 +42,128 @@ LDA_PART = 1.6  # of LDA's scores, in units of k, beside the regression's output
 FADES_BELOW, MOST_FADED = 40, 20  # samples per class; upper limit of (40 / n)^2
 LEAST_OF_OWN = 0.25  # of an output at the mean of a class is signal, however noisy the mean is
 SMALLEST_OUTPUT = 1e-3
+MOST_CLASSES = 1024  # whose means are compared with each other: the largest ones
+# Names of what is stored of a `RelativeMahalanobis`, and those of its attributes.
+STORED = {
+    "offsets": "offsets",
+    "lengths": "lengths",
+    "anchors": "chosen",
+    "shares": "fractions",
+    "shifts": "shifts",
+    "factor": "factor",
+    "unblend": "unblend",
+}
+
+
+@dataclass(frozen=True)
+class RelativeMahalanobis:
+    """How far an input is from every class, relative to how far it is from all of them together.
+
+    ``min_m d_m(z) - d_0(z)`` (Ren et al. 2021): ``d_m`` from a class's mean with the covariance
+    within classes, ``d_0`` from the mean of everything with the total covariance. The two
+    covariances differ by the M class means only, so by the Woodbury identity the difference of the
+    distances is a function of the M scores, and needs no matrix of the size of the covariance.
+
+    Attributes
+    ----------
+    offsets : ndarray of shape (M,)
+        What the scores have beyond ``(z - g)^T P (mu_m - g)``.
+    lengths : ndarray of shape (M,)
+        ``(mu_m - g)^T P (mu_m - g)``.
+    chosen : ndarray of shape (A,)
+        Classes that make up the total covariance.
+    fractions : ndarray of shape (A,)
+        Their fractions of the samples.
+    shifts : ndarray of shape (A,)
+        What centring on the weighted mean subtracts from each one's linear score.
+    system : ndarray of shape (A, A)
+        ``I + B^T P B``, B the weighted and centred means.
+    blend : ndarray of shape (M, M) or (0, 0)
+        What LDA's linear scores were multiplied by; empty if by nothing.
+    """
+
+    offsets: np.ndarray
+    lengths: np.ndarray
+    chosen: np.ndarray
+    fractions: np.ndarray
+    shifts: np.ndarray
+    system: np.ndarray
+    blend: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        inner: np.ndarray,
+        chosen: np.ndarray,
+        lengths: np.ndarray,
+        offsets: np.ndarray,
+        counts: np.ndarray,
+        blend: np.ndarray | None,
+    ) -> RelativeMahalanobis:
+        """Compute it from the inner products of the chosen classes' means."""
+        fractions = counts[chosen] / counts[chosen].sum()
+        of_mean = inner @ fractions
+        centred = inner - of_mean[:, None] - of_mean + fractions @ of_mean
+        root = np.sqrt(fractions)
+        system = np.eye(len(chosen)) + root[:, None] * centred * root
+        blend = np.empty((0, 0)) if blend is None else blend
+        return cls(offsets, lengths, chosen, fractions, of_mean, system, blend)
+
+    # Predicting a class needs neither of these two: they are made when first asked for.
+
+    @cached_property
+    def factor(self) -> np.ndarray:
+        """Cholesky factor of the system."""
+        # SciPy's, like all that is solved: NumPy's threads would wait for those of SciPy's BLAS.
+        return np.asarray(scipy.linalg.cholesky(self.system, lower=True, check_finite=False))
+
+    @cached_property
+    def unblend(self) -> np.ndarray:
+        """What turns blended linear scores into LDA's; empty if they are."""
+        return inverted(self.blend) if len(self.blend) else self.blend
+
+    def pack(self) -> dict[str, np.ndarray]:
+        """Return named arrays."""
+        return {name: getattr(self, own) for name, own in STORED.items()}
+
+    @classmethod
+    def unpack(cls, arrays: Mapping[str, np.ndarray], n_classes: int) -> RelativeMahalanobis:
+        """Return what `pack` described: the factors, not what they were made of."""
+        nothing = np.empty((0, 0))
+        arrays = {"unblend": nothing, **arrays}
+        values = {own: np.asarray(arrays[name]) for name, own in STORED.items()}
+        np.arange(n_classes)[values["chosen"]]  # raises if there are no such classes
+        factors = {name: values.pop(name) for name in ("factor", "unblend")}
+        known = cls(**values, system=nothing, blend=nothing)
+        vars(known).update(factors)
+        return known
+
+    def inner(self) -> np.ndarray:
+        """Return the inner products of the chosen means, relative to the mean of everything."""
+        root = np.sqrt(self.fractions)
+        weighted = self.factor @ self.factor.T - np.eye(len(root))
+        return np.asarray(weighted / root[:, None] / root)
+
+    def of_scores(self, scores: np.ndarray) -> np.ndarray:
+        """Return the relative Mahalanobis distances of inputs, from their scores ``(n, M)``."""
+        if len(self.unblend):
+            linear = scores.astype(np.float64) - self.offsets
+            scores = linear @ self.unblend + self.offsets
+        return self.of_lda_scores(scores)
+
+    def of_lda_scores(self, scores: np.ndarray) -> np.ndarray:
+        """Return the same from scores of LDA's rule, whatever the rule is."""
+        linear = scores.astype(np.float64)
+        linear -= self.offsets
+        nearest = (self.lengths - 2 * linear).min(axis=1)
+        linear = linear[:, self.chosen]
+        of_mean = linear @ self.fractions
+        mean_length = self.fractions @ self.shifts
+        centred = linear - of_mean[:, None] - self.shifts + mean_length
+        weighted = (centred * np.sqrt(self.fractions)).T
+        solve = scipy.linalg.solve_triangular
+        between = solve(self.factor, weighted, lower=True, check_finite=False)
+        return np.asarray(nearest + (2 * of_mean - mean_length + (between**2).sum(axis=0)))
 
 
 @dataclass(frozen=True)
@@ -140,3 +266,14 @@ def blend(inner: np.ndarray, counts: np.ndarray, scale: float, excess: np.ndarra
     # that were estimated), that is noise, which the inverse would multiply.
     regression = (inverse - inverse.mean(axis=0)) / outputs
     return np.asarray(np.eye(len(inner)) + scale / lda_part(counts) * regression)
+
+
+def inverted(matrix: np.ndarray) -> np.ndarray:
+    """Return the inverse of a small matrix, without a warning if it is badly conditioned.
+
+    Of a singular one, the pseudo-inverse.
+    """
+    factor, pivots, singular = scipy.linalg.lapack.dgetrf(matrix)
+    if singular:
+        return np.asarray(scipy.linalg.pinv(matrix, check_finite=False))
+    return np.asarray(scipy.linalg.lapack.dgetri(factor, pivots, overwrite_lu=1)[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,12 @@ import numpy as np
 
 from klda.engine.arrays import Array, Backend, add_prefix, row_blocks, strip_prefix
 from klda.engine.calibration import Calibration
+from klda.engine.checks import check_labels_known
 from klda.engine.feature_map import FeatureMap, KernelMap, unpack_map
-from klda.engine.novelty import RelativeMahalanobis
+from klda.engine.rule import RelativeMahalanobis
 from klda.engine.solve import Solved
 from klda.errors import KldaError
-from klda.labels import Label
+from klda.labels import Label, plain
 
 # Scores that answers are made of at once, because that takes several arrays of their size.
 ANSWERED_BYTES = {"cpu": 8 << 20, "gpu": 1 << 30}
@@ -134,22 +135,23 @@ class Solution:
         """Return the novelty that a fraction of known inputs exceeds; infinite if unknown."""
         return np.inf if self.calibration is None else self.calibration.threshold(reject)
 
-    def class_thresholds(self, reject: float) -> dict[Label, float]:
-        """Return thresholds of single classes, for those with enough evidence."""
-        return {} if self.calibration is None else self.calibration.class_thresholds(reject)
-
     def limits(self, answers: Answers, reject: float, *, by_class: bool) -> float | np.ndarray:
         """Return the novelty beyond which inputs are unknown, by their class if it has its own."""
         limit = self.threshold(reject)
-        if not by_class:
+        if not by_class or self.calibration is None:
             return limit
-        own = self.class_thresholds(reject)
+        own = self.calibration.class_thresholds(reject)
         return np.array([own.get(label, limit) for label in answers.labels[:, 0].tolist()])
 
     # ---------------------------------------------------------------- answers
 
     def answer(
-        self, rows: Array, top: int = 1, *, among: np.ndarray | None = None, novelty: bool = False
+        self,
+        rows: Array,
+        top: int = 1,
+        *,
+        among: Sequence[Label] | None = None,
+        novelty: bool = False,
     ) -> Answers:
         """Answer for rows, in one pass: one lift and one scoring each.
 
@@ -159,14 +161,14 @@ class Solution:
             Feature rows.
         top : int
             How many classes to name.
-        among : ndarray, optional
-            Columns of the classes to choose from.
+        among : list of labels, optional
+            The classes to choose from.
         novelty : bool
             Also say how unlike anything learned they are; not with `among`.
         """
-        labels = self.classes if among is None else self.classes[among]
-        found = []
-        for scores in self._score_blocks(rows, among):
+        columns = self._columns(among)
+        labels, found = self.classes[columns], []
+        for scores in self._score_blocks(rows, columns):
             with np.errstate(over="ignore", invalid="ignore"):
                 positions, probabilities = self._top(scores, top)
                 new = np.full(len(positions), np.nan)
@@ -175,9 +177,9 @@ class Solution:
             found.append((labels[positions], probabilities, new))
         return Answers(*map(np.concatenate, zip(*found, strict=True)))
 
-    def scores(self, rows: Array, among: np.ndarray | None = None) -> np.ndarray:
-        """Return the scores ``(n, M)`` of rows; with ``among``, of these columns."""
-        blocks = self._score_blocks(rows, among)
+    def scores(self, rows: Array, among: Sequence[Label] | None = None) -> np.ndarray:
+        """Return the scores ``(n, M)`` of rows; with ``among``, of these classes."""
+        blocks = self._score_blocks(rows, self._columns(among))
         return np.concatenate([self.backend.to_numpy(scores) for scores in blocks])
 
     def novelty(self, rows: Array) -> np.ndarray:
@@ -194,10 +196,22 @@ class Solution:
         log_total = self.backend.to_numpy(largest / self.temperature + xp.log(total))
         return positions, np.exp(best.astype(np.float64) / self.temperature - log_total[:, None])
 
-    def _score_blocks(self, rows: Array, among: np.ndarray | None) -> Iterator[Array]:
+    def _columns(self, among: Sequence[Label] | None) -> np.ndarray | slice:
+        """Return the columns of some classes; all of them by default."""
+        if among is None:
+            return slice(None)
+        wanted = [plain(label) for label in among]
+        if not wanted:
+            raise KldaError("among=[] names no class; give at least one label, or None for all.")
+        if len(set(wanted)) < len(wanted):
+            raise KldaError(f"among={wanted!r} names a class twice; give each label once.")
+        check_labels_known(self.classes, wanted, "among")
+        return np.searchsorted(self.classes, np.array(wanted))
+
+    def _score_blocks(self, rows: Array, columns: np.ndarray | slice) -> Iterator[Array]:
         """Score rows block by block: memory does not grow with rows times classes."""
         backend = self.backend
-        at = slice(None) if among is None else backend.index(among)
+        at = columns if isinstance(columns, slice) else backend.index(columns)
         weights, biases = self.weights[at], self.biases[at]
         n_classes = len(biases)
         budget = ANSWERED_BYTES["cpu" if backend.device == "cpu" else "gpu"]

@@ -181,7 +181,14 @@ class ClassStatistics:
         return replace(self, labels=labels, counts=self.counts[at], means=means)
 
     def rename(self, old: Label, new: Label) -> ClassStatistics:
-        """Return the statistics with a class that has another name."""
+        """Return the statistics with a class that has another name; another's joins the two.
+
+        Then means combine and the scatter gains ``n1 n2 / (n1 + n2) delta delta^T``: exactly as if
+        all samples had been learned as one class.
+        """
+        if new in self.positions:
+            alone = self.only(old)
+            return self.drop([old]).merge(replace(alone, labels=(new,)))
         return replace(self, labels=tuple(new if one == old else one for one in self.labels))
 
     def shift(self, offset: Array) -> ClassStatistics:
@@ -197,7 +204,8 @@ class ClassStatistics:
             arrays["order"] = self.order.astype(np.int32)
         square = self.scatter.condensed().square
         if square is not None:
-            arrays["triangle"] = pack_triangle(self.backend.to_numpy(square))
+            lower = np.tri(self.scatter.size, dtype=bool)  # row after row
+            arrays["triangle"] = self.backend.to_numpy(square)[lower]
         return arrays, {"n_scattered": self.n_scattered, "turnover": self.scatter.turnover}
 
     @classmethod
@@ -214,7 +222,9 @@ class ClassStatistics:
         labels, numbers = list(counts), np.array([*counts.values()], np.int64)
         size, square = int(means.shape[1]), None
         if "triangle" in arrays:
-            square = backend.asarray(unpack_triangle(arrays["triangle"], size))
+            lower = np.zeros((size, size), arrays["triangle"].dtype)
+            lower[np.tri(size, dtype=bool)] = arrays["triangle"]
+            square = backend.asarray(lower)
         scatter = Scatter(backend, size, square, turnover=float(meta.get("turnover", 0.0)))
         return cls(
             tuple(labels[i] for i in came),
@@ -223,18 +233,3 @@ class ClassStatistics:
             scatter,
             int(meta["n_scattered"]),
         )
-
-
-def pack_triangle(square: np.ndarray) -> np.ndarray:
-    """Return the lower triangle of a square as a vector, row after row."""
-    return np.concatenate([row[: i + 1] for i, row in enumerate(square)])
-
-
-def unpack_triangle(packed: np.ndarray, size: int) -> np.ndarray:
-    """Return the square whose lower triangle is the packed one and whose upper one is zero."""
-    square = np.zeros((size, size), packed.dtype)
-    start = 0
-    for i in range(size):
-        square[i, : i + 1] = packed[start : start + i + 1]
-        start += i + 1
-    return square

@@ -41,6 +41,7 @@ from klda.learner.evaluation import Evaluation
 from klda.learner.explanation import Explanation, explain_rows
 from klda.learner.inputs import InputEncoder, Labels, check_same_features, open_encoder
 from klda.learner.overlap import check_no_overlap, learned
+from klda.learner.quality import Quality, quality_of
 from klda.progress import Show
 
 # Older entries are dropped from the history: a service that learns all day must not grow forever.
@@ -512,12 +513,23 @@ class Learner:
 
     # ---------------------------------------------------------------- other changes
 
-    def rename(self, old: Label, new: Label) -> Self:
-        """Give a class another name, one that no other class has."""
+    def rename(self, old: Label, new: Label, *, merge: bool = False) -> Self:
+        """Give a class another name.
+
+        Parameters
+        ----------
+        old, new : label
+            The class, and its new name.
+        merge : bool
+            Whether `new` may be another class: the two then become one, exactly as if all samples
+            had been learned as that class.
+        """
         with self._lock:
             old = plain(old)
-            new = checked_name(np.array([*self.classes]), old, new)
-            names = self._names.rename(old, new, self.classes)
+            new = checked_name(np.array([*self.classes]), old, new, merge=merge)
+            names = self._names
+            if new not in self.classes:
+                names = names.rename(old, new, self.classes)
             with self._changing("rename", f"{old} -> {new}", names=names) as engine:
                 engine.rename(old, new)
         return self
@@ -848,6 +860,14 @@ class Learner:
             self.solution, self.encode(inputs), self.ledger, threshold, top, samples
         )
 
+    def quality(self) -> Quality:
+        """Say how accurate it is expected to be on new inputs, without a test file.
+
+        The samples learned are each answered as if they had not been; see
+        :class:`klda.learner.quality.Quality`.
+        """
+        return quality_of(self.solution)
+
     def evaluate(
         self,
         inputs: Any,
@@ -908,6 +928,8 @@ class Learner:
                 "history": list(self._history),
                 "names": self._names.pack(),
             }
+            if solved:
+                document["quality"] = self.quality().summary()
         return arrays, document
 
     @classmethod
@@ -938,6 +960,59 @@ class Learner:
         hints = document["engine"].get("model", {}).get("hints", {})
         learner._names = ClassNames.unpack(document.get("names"), hints.get("labels", ()))
         return learner
+
+    def push_to_hub(
+        self,
+        name: str,
+        *,
+        private: bool = True,
+        token: str | None = None,
+        message: str | None = None,
+    ) -> str:
+        """Upload the learner to the Hugging Face Hub, with a model card.
+
+        Parameters
+        ----------
+        name : str
+            Name on the hub, as ``"user/model"``. What is there is replaced in one commit.
+        private : bool, default=True
+            Whether a new model on the hub is visible to its owner alone.
+        token : str, optional
+            Access token; by default the one of ``hf auth login``.
+        message : str, optional
+            Commit message.
+
+        Returns
+        -------
+        str
+            Address of the commit.
+        """
+        from klda.learner import hub
+
+        return hub.push(self, name, private=private, token=token, message=message)
+
+    @classmethod
+    def from_pretrained(
+        cls, name: str | Path, *, revision: str | None = None, token: str | None = None, **load: Any
+    ) -> Learner:
+        """Load a model folder, or a model from the Hugging Face Hub.
+
+        Parameters
+        ----------
+        name : str or Path
+            A folder, or a name on the hub as ``"user/model"``.
+        revision : str, optional
+            Branch, tag or commit on the hub.
+        token : str, optional
+            Access token; by default the one of ``hf auth login``.
+        **load
+            More parameters of :meth:`load`.
+        """
+        from klda.learner import hub
+
+        if not Path(name).is_dir():
+            name = hub.download(str(name), revision=revision, token=token)
+        return cls.load(name, **load)
 
     def export_onnx(self, folder: str | Path, *, reject: float = REFUSED) -> dict[str, Any]:
         """Write the learner as ONNX, for programs in other languages.

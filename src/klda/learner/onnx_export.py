@@ -13,7 +13,7 @@ from klda.encoders.onnx_graph import Graph
 from klda.encoders.options import Options
 from klda.encoders.text import TextEncoder
 from klda.engine.feature_map import FourierMap, KernelMap
-from klda.engine.novelty import RelativeMahalanobis
+from klda.engine.rule import RelativeMahalanobis
 from klda.engine.solution import Solution
 from klda.errors import KldaError
 

@@ -129,8 +129,8 @@ async def retry(body: schemas.RetryBody, service: CurrentService, key: MaybeKey)
 
 @_changing("/rename")
 async def rename(body: schemas.RenameBody, service: CurrentService, key: MaybeKey) -> Any:
-    """Rename a class."""
-    change = Change("rename", (body.old, body.new), key=key)
+    """Rename a class, or make one class of two."""
+    change = Change("rename", (body.old, body.new), merge=body.merge, key=key)
     return _answer(service, await service.change(change))
 
 

@@ -40,7 +40,8 @@ class Change:
     """One change to a model; once it is made, also what came of it.
 
     ``learn`` and ``remove`` have `rows` and one label per row; ``forget`` drops the classes in
-    `labels`; ``rename`` turns ``labels[0]`` into ``labels[1]``; ``declare`` has a description, or
+    `labels`; ``rename`` turns ``labels[0]`` into ``labels[1]``, which may be another
+    class if it is to `merge` them; ``declare`` has a description, or
     None, for each class in `labels`. ``undo`` undoes the change number `target`; ``retry`` stands
     for the refused change number `target`, made again.
     """
@@ -50,6 +51,7 @@ class Change:
     rows: np.ndarray | None = None  # float32
     target: int = 0
     descriptions: Sequence[str | None] = ()
+    merge: bool = False
     key: Key | None = None
     tally: Tally | None = None
     # Once it is made:

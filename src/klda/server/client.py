@@ -148,9 +148,9 @@ class Client:
         self._change("/v1/undo", {"undo": number})
         return self
 
-    def rename(self, old: Label, new: Label) -> Self:
-        """Give a class a name that no other class has."""
-        self._change("/v1/rename", {"old": plain(old), "new": plain(new)})
+    def rename(self, old: Label, new: Label, *, merge: bool = False) -> Self:
+        """Give a class another name; with `merge` it becomes part of the class of that name."""
+        self._change("/v1/rename", {"old": plain(old), "new": plain(new), "merge": merge})
         return self
 
     def predict(self, inputs: Any, *, reject: float | None = None) -> np.ndarray:

@@ -133,10 +133,11 @@ class ClassesQuery(Body):
 
 
 class RenameBody(Body, json_schema_extra=_example(old="card_arrival", new="card_delivery")):
-    """A class and its new name."""
+    """A class and its new name; with `merge`, that of another class, which it becomes part of."""
 
     old: ClassLabel
     new: ClassLabel
+    merge: bool = False
 
 
 class DeclareBody(

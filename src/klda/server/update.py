@@ -129,7 +129,7 @@ def _apply(
             return [learner.detach(label) for label in dict.fromkeys(labels)], is_exact
         case "rename":
             _check_known(learner, labels[:1])
-            learner.rename(*labels)
+            learner.rename(*labels, merge=change.merge)
         case "undo":
             _undo(learner, journal, change, verify)
         case kind:
