@@ -20,12 +20,14 @@ LOWEST := .venv-lowest
 LOWEST_EXTRAS := minilm parquet excel rasa plot server
 LOWEST_TESTS := tests/engine tests/classifiers tests/data tests/learner tests/cli tests/server
 
-.PHONY: demo test quick test-lowest test-portable lint types tests clean help
+.PHONY: demo test docs quick test-release test-lowest test-portable lint types tests clean help
 
 help:
 	@echo "make demo            set up, then declare and teach twenty intents (out/demo.png)"
 	@echo "make test            set up, then run lint, types and tests"
+	@echo "make docs            build the documentation into out/docs"
 	@echo "make quick           run the fast tests of engine, classifiers, data and learner"
+	@echo "make test-release    build wheel and sdist, and run the README in an empty environment"
 	@echo "make test-lowest     run the tests that need no torch with the lowest versions of all packages"
 	@echo "make test-portable   run the tests as other CPUs would (takes hours); select with"
 	@echo "                     KERNELS='Prescott Haswell SkylakeX' THREADS='1 2' TESTS=tests/..."
@@ -35,6 +37,10 @@ demo: $(VENV)/.ready-demo
 	$(BIN)/python -m klda_bench.demo --picture out/demo.png
 
 test: lint types tests
+
+# Any warning is an error. Nothing is loaded from other sites.
+docs: $(VENV)/.ready-test
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs out/docs
 
 lint: $(VENV)/.ready-test
 	$(BIN)/ruff check
@@ -57,6 +63,10 @@ endif
 quick: $(VENV)/.ready-test
 	OMP_NUM_THREADS=$(TEST_THREADS) $(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal \
 	  -m "not slow" $(or $(TESTS),$(QUICK_TESTS))
+
+# Needs the package index. `make test` builds both, too, but does not install them.
+test-release: $(VENV)/.ready-test
+	KLDA_TEST_RELEASE=1 $(BIN)/python -m pytest -q tests/test_release.py
 
 # An environment of its own with the lowest versions that the requirements admit. Without torch:
 # pip would install each of its releases with several GB of libraries.

@@ -17,17 +17,17 @@ MAX_LABEL_LENGTH = 200  # characters; an array of labels gives each as many as t
 _NOT_VISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-def plain(label: Any) -> Any:
+def as_python(label: Any) -> Any:
     """Return a NumPy scalar as the Python value it stands for, anything else as it is."""
     return label.item() if isinstance(label, np.generic) else label
 
 
-def listed(labels: Any) -> list[Any]:
+def as_list(labels: Any) -> list[Any]:
     """Return one label, or several in whatever kind of sequence, as a list of plain ones."""
     if isinstance(labels, np.ndarray | np.generic):
         return np.ravel(labels).tolist()
     one = isinstance(labels, str | int) or not hasattr(labels, "__iter__")
-    return [labels] if one else [plain(label) for label in labels]
+    return [labels] if one else [as_python(label) for label in labels]
 
 
 def plain_labels(labels: Any, parameter: str = "labels") -> Sequence[Label] | np.ndarray:
@@ -48,7 +48,7 @@ def plain_labels(labels: Any, parameter: str = "labels") -> Sequence[Label] | np
         if labels.dtype.kind not in "OTf" or (labels.ndim != 1 and not is_column):
             return labels
         labels = labels.ravel().tolist()
-    values = [plain(label) for label in labels]
+    values = [as_python(label) for label in labels]
     check_labels(values, parameter)
     return values
 
@@ -123,14 +123,14 @@ def check_name(label: str) -> None:
 
 def checked_label(parameter: str, label: Any) -> Label:
     """Return a label as a plain string or integer; raise if it is neither, or can't be a name."""
-    label = plain(label)
+    label = as_python(label)
     if not isinstance(label, str | int) or isinstance(label, bool):
         raise KldaError(f"{parameter}={label!r} can't be a label; give a string or an integer.")
     check_names([label], parameter)
     return label
 
 
-def grouped(values: np.ndarray) -> tuple[list[Label], np.ndarray]:
+def group_labels(values: np.ndarray) -> tuple[list[Label], np.ndarray]:
     """Return the distinct labels, sorted, and the position of each row's label among them."""
     if values.dtype.kind == "i":
         least, largest = int(values.min()), int(values.max())

@@ -41,7 +41,7 @@ def test_verify_is_never_passed_over(cli, make, tmp_path, monkeypatch, words):
 def test_show_says_which_samples_wait_for_calibration(cli, rows, tmp_path):
     model = tmp_path / "one"
     cli("learn", rows("rows", "a"), "--model", model, "--components", "10")
-    assert storage.load(model).document["engine"]["keeps"] == {"waiting": 25}
+    assert storage.load(model).document["engine"]["keeps"] == {"pending": 25}
     said = " ".join(cli("show", "--model", model).stdout.split())
     assert "statistics, and the features of 25 samples until probabilities are calibrated" in said
 

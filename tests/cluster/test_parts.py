@@ -76,13 +76,13 @@ def test_parts_bring_the_samples_that_one_process_would_have_judged():
     alone.learn((rows[a:b], labels[a:b]) for a, b in edges)
     parts = [learn_part(alone, rows[a:b], labels[a:b]) for a, b in reversed(edges)]
 
-    def waiting(learner):
-        found = learner.engine.model.waiting
+    def pending(learner):
+        found = learner.engine.model.pending
         pairs = zip(found.labels, found.values, strict=True)
         return {(label, row.tobytes()) for label, row in pairs}
 
-    assert len(waiting(alone)) == 1024
-    assert waiting(merged(alone, parts)) == waiting(alone)
+    assert len(pending(alone)) == 1024
+    assert pending(merged(alone, parts)) == pending(alone)
 
 
 # ---------------------------------------------------------------- cutting

@@ -25,9 +25,9 @@ MODELS = {
 
 @pytest.fixture(autouse=True)
 def switches(monkeypatch):
-    """Let a model change its ways after few samples: at 9, at 21, and when 16 wait."""
+    """Let a model change its ways after few samples: at 9, at 21, and when 16 are pending."""
     monkeypatch.setattr(engine_model, "EXACT_KERNEL_ROWS", 8)
-    monkeypatch.setattr(engine_model, "MOST_WAITING", 16)
+    monkeypatch.setattr(engine_model, "MOST_PENDING", 16)
 
 
 class Story:

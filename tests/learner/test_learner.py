@@ -15,7 +15,7 @@ from klda.encoders.bandwidth import gamma_for
 from klda.engine import model as engine_model
 from klda.labels import MAX_LABEL_LENGTH
 from klda.learner import FoundationModelError
-from klda.learner.learner import HISTORY_LENGTH
+from klda.learner.history import HISTORY_LENGTH
 from tests.factories import edit_document, examples
 from tests.learner.samples import PROBE, assert_same_scores, rows_of, samples, small, taught
 from tests.own_encoder import LetterCounts

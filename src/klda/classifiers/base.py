@@ -12,10 +12,8 @@ from sklearn.utils.validation import validate_data
 from klda.checks import REFUSED, check_count, check_fraction
 from klda.classifiers.validation import checked_batch, checked_samples, not_fitted
 from klda.engine.checks import (
-    check_label_kind,
     check_labels_known,
     check_removable,
-    check_same_map,
     check_same_parameters,
     checked_name,
 )
@@ -124,8 +122,6 @@ class ContinualClassifier(ScoringClassifier):
         if not self.__sklearn_is_fitted__():
             check_same_parameters(self._parameters(), other._parameters())
             return self._become(other, other._engine.copy())
-        check_same_map(self.model_.map, other.model_.map)
-        check_label_kind(self.classes_, other.classes_.tolist(), "other")
         self._engine.merge(other.model_)
         return self
 

@@ -157,8 +157,8 @@ def _kept(document: dict[str, Any]) -> str:
         few = "one row of numbers per sample, no text, no image"
         most = keeps.get("most_rows")
         return f"{few}; with more than {most:,} samples only statistics" if most else few
-    if "waiting" in keeps:
-        samples = counted(keeps["waiting"], "sample")
+    if "pending" in keeps:
+        samples = counted(keeps["pending"], "sample")
         return f"statistics, and the features of {samples} until probabilities are calibrated"
     return "statistics only: counts, means and what all classes share"
 

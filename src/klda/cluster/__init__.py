@@ -7,7 +7,7 @@
     cluster.predict("new/*.parquet", "bot/", "answers/", address="auto")
 
 Statistics add up: each worker encodes and learns parts of the rows into an empty model, and the
-models are merged. See docs/cluster.md for the setup, the costs and the limits.
+models are merged. See docs/howto/many-machines.md for the setup, the costs and the limits.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from klda.cpus import usable_cpus
 from klda.encoders.encoder import NetworkEncoder, gather
 from klda.encoders.image_decoding import ACCEPTED, open_image
-from klda.engine.cpus import usable_cpus
 from klda.errors import KldaError
 from klda.progress import Show
 

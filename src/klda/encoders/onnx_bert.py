@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from klda.cpus import usable_cpus
 from klda.encoders.model_files import OTHER_MODULES, ModelFiles
 from klda.encoders.onnx_graph import MICROSOFT, Graph
 from klda.encoders.options import Options
 from klda.encoders.text import padded
-from klda.engine.cpus import usable_cpus
 from klda.errors import KldaError, require
 
 # Architectures that are BERT under another name, with the prefix that their weights may have.

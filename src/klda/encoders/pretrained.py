@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from klda.cpus import usable_cpus
 from klda.encoders.model_files import ModelFiles
 from klda.encoders.options import Layers, Options
-from klda.engine.cpus import usable_cpus
 from klda.errors import KldaError, require
 
 # Architectures whose activations exceed float16's range.

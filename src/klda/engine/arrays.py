@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import scipy  # its modules are imported when first used: predicting needs none
 
-from klda.engine.cpus import usable_cpus
+from klda.cpus import usable_cpus
 from klda.errors import KldaError, require
 
 Array: TypeAlias = Any  # numpy.ndarray or torch.Tensor, by backend

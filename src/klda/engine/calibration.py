@@ -13,8 +13,8 @@ threshold of novelty is a quantile of the samples left out, with what is usual o
 ten of them. With one sample of each class none can be left out, and what is unknown can't be told.
 
 While there are few samples all of them are left out whenever that is asked for. Later those that
-were learned since are, and what they told is kept by the number of samples that the model had: the
-nearest to the present number is used.
+were learned since are, and what they told is kept: it counts while the model is not yet twice as
+large as it was then.
 
 The constants were chosen by cross-validation within the training rows of fifteen sets of texts
 (intents, topics, opinions, moods; five languages), from one sample of each class to all.
@@ -44,10 +44,8 @@ OCTAVES = np.arange(-5, 10.5, 0.5)  # temperatures that are tried, relative to t
 USUAL_NOVELTY = NormalDist(0.5, 0.13)  # of known inputs, in units
 WORTH = 10  # samples left out that what is usual of novelty is worth
 ENOUGH_FOR_A_CLASS = 30  # samples left out
-BUCKETS_PER_OCTAVE = 2  # of the number of samples that a model had
-MOST_BUCKETS = 4
-MOST_IN_BUCKET = 2048
-ENOUGH = 100  # the nearest buckets are used, as many as it takes for so many samples
+MOST_KEPT = 2048  # samples left out: the latest ones
+ENOUGH = 100  # samples left out; of a model that has grown fast, older ones count up to so many
 MOST_PROBED = 1 << 24  # samples left out, times classes
 PROBED_AT_ONCE = 1 << 21
 
@@ -156,10 +154,10 @@ class Calibration:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Samples that were left out, never changed: each verb returns other evidence."""
+    """Samples that were left out, the latest last; never changed: each verb returns others."""
 
-    # The bucket of each sample, by the size that the model had; and its class.
-    buckets: np.ndarray = field(default_factory=partial(np.empty, 0, np.int64))
+    # How many samples the model had when each was left out; and its class.
+    sizes: np.ndarray = field(default_factory=partial(np.empty, 0, np.int64))
     labels: list[Label] = field(default_factory=list)
     # How novel it looked, in units; ``-log`` of its class's probability, a column for each of the
     # temperatures; and whether its class was the answer.
@@ -183,26 +181,30 @@ class Evidence:
         chosen = [i for i, label in enumerate(rows.labels.tolist()) if counts.get(label, 0) > 1]
         chosen = chosen[:: -(-len(chosen) * len(counts) // MOST_PROBED) or 1]
         unit, step = unit_of(solved.terms.squares), max(1, PROBED_AT_ONCE // len(counts))
-        bucket = _bucket(solved.counts)
         usual = USUAL_TEMPERATURE * unit / np.sqrt(len(counts))
         for start in range(0, len(chosen), step):
             some = rows.at(chosen[start : start + step])
             labels, lifted = some.labels.tolist(), own_map.lift(some.values)  # type: ignore[attr-defined]
             own, scores, of_lda = leave_one_out(solved, lifted, labels)
             new = Evidence(
-                np.full(len(own), bucket),
+                np.full(len(own), solved.counts.sum()),
                 labels,
                 solved.terms.novelty.of_lda_scores(of_lda) / unit,
                 _losses(scores / usual, own),
                 scores.argmax(axis=1) == own,
             )
             found = found._with(new)
-        return found._thinned(bucket)
+        return found._at(np.arange(len(found))[-MOST_KEPT:])
 
     def merge(self, other: Evidence) -> Evidence:
-        """Add the samples of another model."""
+        """Add the samples of another model; those of the larger of the two models come last."""
         both = self._with(other)
-        return both._thinned(int(both.buckets.max(initial=0)))
+        order = np.argsort(both.sizes, kind="stable")
+        return both._at(
+            order[np.linspace(0, len(order), MOST_KEPT, endpoint=False).astype(int)]
+            if len(order) > MOST_KEPT
+            else order
+        )
 
     def drop(self, fractions: Mapping[Label, float]) -> Evidence:
         """Drop a fraction of the samples of each class: that which was removed."""
@@ -229,7 +231,7 @@ class Evidence:
         self, labels: Sequence[Label], counts: np.ndarray, squares: np.ndarray
     ) -> Calibration:
         """Return what it says about a rule, given its classes and the squared lengths of means."""
-        here, unit = self._at(self._in_use(_bucket(counts))), unit_of(squares)
+        here, unit = self._of_size(int(counts.sum())), unit_of(squares)
         usual = USUAL_TEMPERATURE * unit / np.sqrt(max(len(labels), 1))
         # As often as their classes are expected: samples of chance sizes say little of frequencies.
         expected = dict(zip(labels, np.exp(log_priors(counts)), strict=True))
@@ -254,7 +256,7 @@ class Evidence:
             return {}
         positions = {name: i for i, name in enumerate(names)}
         return {
-            "buckets": self.buckets,
+            "sizes": self.sizes,
             "labels": np.array([positions[label] for label in self.labels], np.int64),
             "novelty": self.novelty,
             "losses": self.losses,
@@ -267,13 +269,13 @@ class Evidence:
         if "losses" not in arrays:
             return cls()
         found = cls(
-            np.array(arrays["buckets"], np.int64),
+            np.array(arrays["sizes"], np.int64),
             [names[i] for i in arrays["labels"].tolist()],
             np.array(arrays["novelty"], np.float64),
             np.array(arrays["losses"], np.float32),
             np.array(arrays["hits"], bool),
         )
-        columns = (found.labels, found.buckets, found.novelty, found.losses, found.hits)
+        columns = (found.labels, found.sizes, found.novelty, found.losses, found.hits)
         if len({len(column) for column in columns}) > 1:
             raise ValueError("the arrays of the evidence differ in length")
         return found
@@ -282,7 +284,7 @@ class Evidence:
 
     def _with(self, other: Evidence) -> Evidence:
         return Evidence(
-            np.concatenate([self.buckets, other.buckets]),
+            np.concatenate([self.sizes, other.sizes]),
             [*self.labels, *other.labels],
             np.concatenate([self.novelty, other.novelty]),
             np.concatenate([self.losses, other.losses.astype(np.float32)]),
@@ -292,32 +294,15 @@ class Evidence:
     def _at(self, rows: np.ndarray) -> Evidence:
         labels = [self.labels[i] for i in rows]
         columns = (self.novelty[rows], self.losses[rows], self.hits[rows])
-        return Evidence(self.buckets[rows], labels, *columns)
+        return Evidence(self.sizes[rows], labels, *columns)
 
-    def _thinned(self, present: int) -> Evidence:
-        """Keep the buckets nearest to the present one, each down to its largest size."""
-        kept = []
-        for bucket in self._by_distance(present)[:MOST_BUCKETS]:
-            rows = np.flatnonzero(self.buckets == bucket)
-            if len(rows) > MOST_IN_BUCKET:
-                rows = rows[np.linspace(0, len(rows) - 1, MOST_IN_BUCKET).astype(np.int64)]
-            kept.append(rows)
-        if not kept or sum(map(len, kept)) == len(self):
-            return self
-        return self._at(np.sort(np.concatenate(kept)))
+    def _of_size(self, n_samples: int) -> Evidence:
+        """Return what counts for a model of this size: left out since it had half as many samples.
 
-    def _in_use(self, present: int) -> np.ndarray:
-        rows = np.empty(0, np.int64)
-        for bucket in self._by_distance(present):
-            rows = np.concatenate([np.flatnonzero(self.buckets == bucket), rows])
-            if len(rows) >= ENOUGH:
-                break
-        return rows
-
-    def _by_distance(self, present: int) -> np.ndarray:
-        """Return all buckets, the nearest first; of two as near the larger first."""
-        buckets = np.unique(self.buckets)[::-1]
-        return np.asarray(buckets[np.argsort(np.abs(buckets - present), kind="stable")])
+        If that is too little, the latest of the others, too.
+        """
+        latest = np.arange(len(self)) >= len(self) - ENOUGH
+        return self._at(np.flatnonzero(latest | (2 * self.sizes >= n_samples)))
 
 
 def likely_range(hits: float, worth: float, level: float) -> tuple[float, float]:
@@ -331,12 +316,6 @@ def unit_of(squares: np.ndarray) -> float:
     """Return half the typical squared distance between two class means."""
     n_classes = len(squares)
     return float(np.median(squares)) * n_classes / max(n_classes - 1, 1) or 1.0
-
-
-def _bucket(counts: np.ndarray) -> int:
-    """Return the bucket of samples left out of a model of this size."""
-    n = max(int(counts.sum()), 1)
-    return int(np.floor(BUCKETS_PER_OCTAVE * np.log2(n)))
 
 
 def _lowest(places: np.ndarray, losses: np.ndarray) -> float:

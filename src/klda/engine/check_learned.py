@@ -21,7 +21,7 @@ from klda.engine.arrays import Array
 from klda.engine.model import Model
 from klda.engine.rows import TOLERANCE, NotLearnedError
 from klda.engine.solve import Solved
-from klda.labels import Label, grouped
+from klda.labels import Label, group_labels
 
 ROWS_AT_ONCE = 1024
 
@@ -31,7 +31,7 @@ def check_learned(model: Model, solved: Solved, samples: Array, labels: Sequence
 
     There are no more of a class than it has; ``solved`` is the model's rule.
     """
-    names, groups = grouped(np.asarray(labels))
+    names, groups = group_labels(np.asarray(labels))
     order = np.argsort(groups, kind="stable")
     _check_means(model, samples, np.split(order, np.cumsum(np.bincount(groups))[:-1]), names)
     for start in range(0, len(order), ROWS_AT_ONCE):

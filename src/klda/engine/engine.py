@@ -17,6 +17,7 @@ import numpy as np
 from klda.engine.arrays import Array, Backend, choose_backend, is_finite
 from klda.engine.calibration import Evidence
 from klda.engine.check_learned import check_learned
+from klda.engine.checks import check_label_kind, check_same_map
 from klda.engine.feature_map import FeatureMap, FourierMap, KernelMap
 from klda.engine.hints import as_samples, lifted_hints
 from klda.engine.model import EXACT_KERNEL_ROWS, Model
@@ -26,7 +27,7 @@ from klda.engine.solution import Solution
 from klda.engine.solve import Declared, Factored, Solved, solve
 from klda.engine.statistics import ClassStatistics
 from klda.errors import KldaError
-from klda.labels import Label, grouped
+from klda.labels import Label, group_labels
 
 # Weight of the blocks before the last at one sample of each class; it grows with the root of their
 # number, to one. Mean accuracy over fifteen sets with weights of 0.4, 0.7 and 1: 56.2, 56.2, 55.6
@@ -59,7 +60,7 @@ class Engine:
         stored: tuple[Mapping[str, np.ndarray], Mapping[str, Any]] | None = None,
     ) -> None:
         self._model, self._solution, self._stored = model, solution, stored
-        self._solved_for = self._judged_for = solved_for
+        self._solved_for = self._calibrated_for = solved_for
         self._solved: Solved | None = None  # what the solution was made of; leaving out needs it
         self._factored: Factored | None = None  # what the next solve can use
         self._lock = threading.RLock()
@@ -187,8 +188,10 @@ class Engine:
             return gone
 
     def merge(self, other: Model) -> None:
-        """Add all that another model with the same feature map learned."""
+        """Add all that another model learned; raise if its features or labels are others."""
         with self._lock:
+            check_same_map(self.model.map, other.map)
+            check_label_kind(self.model.classes, other.classes[:1].tolist(), "other")
             self._commit(self.model.merge(other))
 
     def rename(self, old: Label, new: Label) -> None:
@@ -204,7 +207,7 @@ class Engine:
         """Return an independent copy; models and solutions, which never change, are shared."""
         with self._lock:
             twin = Engine(self._model, self._solution, self._solved_for, self._stored)
-            twin._judged_for, twin._factored = self._judged_for, self._factored
+            twin._calibrated_for, twin._factored = self._calibrated_for, self._factored
             twin._solved = self._solved
             return twin
 
@@ -252,17 +255,20 @@ class Engine:
             assert self._solution is not None
             assert self._solved is not None
             model, solved, own_map = self.model, self._solved, self._solution.map
-            if self._judged_for is not None and self._judged_for.scoring() != parameters.scoring():
+            if (
+                self._calibrated_for is not None
+                and self._calibrated_for.scoring() != parameters.scoring()
+            ):
                 model = replace(model, evidence=Evidence())
             if model.is_few:
                 evidence = Evidence().add(solved, own_map, model.rows or Rows())
             else:
-                evidence = model.evidence.add(solved, own_map, model.waiting)
-                waiting = Rows() if len(solved.labels) > 1 else model.waiting  # one tells nothing
-                model = replace(model, evidence=evidence, waiting=waiting, counted=model.statistics)
+                evidence = model.evidence.add(solved, own_map, model.pending)
+                pending = Rows() if len(solved.labels) > 1 else model.pending  # one tells nothing
+                model = replace(model, evidence=evidence, pending=pending, counted=model.statistics)
             found = evidence.calibration(solved.labels, solved.counts, solved.terms.squares)
             solution = replace(self._solution, calibration=found)
-            vars(self).update(_model=model, _solution=solution, _judged_for=parameters)
+            vars(self).update(_model=model, _solution=solution, _calibrated_for=parameters)
             return solution
 
     # ---------------------------------------------------------------- storage
@@ -322,7 +328,7 @@ def solving_form(
     scales = np.where(np.arange(model.n_features) < last, weight, 1.0)
     kernel_map, features = KernelMap.of(rows.values, own_map.gamma, scales, model.backend)
     nothing = ClassStatistics.empty(kernel_map.n_components, kernel_map.backend)
-    labels, groups = grouped(np.array(rows.labels.tolist()))
+    labels, groups = group_labels(np.array(rows.labels.tolist()))
     lifted = features[kernel_map.backend.index(np.argsort(groups, kind="stable"))]
     return kernel_map, nothing.change([(lifted, np.bincount(groups), labels)], 1)
 

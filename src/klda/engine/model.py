@@ -25,12 +25,12 @@ from klda.engine.feature_map import FeatureMap, IdentityMap, unpack_map
 from klda.engine.rows import Rows
 from klda.engine.statistics import Batch, ClassStatistics
 from klda.errors import KldaError
-from klda.labels import Label, grouped
+from klda.labels import Label, group_labels
 
 # Up to how many samples the exact kernel is used. Solving takes the cube of their number, here as
 # long as an update of the random features' statistics; beyond, it gains less than 0.2 points.
 EXACT_KERNEL_ROWS = 512
-MOST_WAITING = 1024  # samples learned since evidence was last gathered
+MOST_PENDING = 1024  # samples learned since evidence was last gathered
 ALL = 1 << 62
 
 
@@ -48,7 +48,7 @@ class Model:
         The samples, if all that were learned are kept.
     hints : Rows
         One row per class, what its name says; not among the counts.
-    waiting : Rows
+    pending : Rows
         Samples that are yet to be left out.
     evidence : Evidence
         What leaving samples out has told.
@@ -60,7 +60,7 @@ class Model:
     most_rows: int
     rows: Rows | None
     hints: Rows = field(default_factory=Rows)
-    waiting: Rows = field(default_factory=Rows)
+    pending: Rows = field(default_factory=Rows)
     evidence: Evidence = field(default_factory=Evidence)
     counted: ClassStatistics | None = None
 
@@ -134,7 +134,7 @@ class Model:
         """
         if self.rows is not None:
             return {"rows": len(self.rows), "most_rows": self.most_rows}
-        return {"waiting": len(self.waiting)} if len(self.waiting) else {}
+        return {"pending": len(self.pending)} if len(self.pending) else {}
 
     # ---------------------------------------------------------------- verbs
 
@@ -142,7 +142,7 @@ class Model:
         self, rows: Array, labels: Sequence[Label], ids: Sequence[str | None] | None = None
     ) -> Model:
         """Return the model with samples learned, row i of the class ``labels[i]``."""
-        kept, waiting = None, self.waiting
+        kept, pending = None, self.pending
         if self.rows is not None:
             kept = self.rows.add(rows, labels, ids)
             if kept.exponents is not None:  # learned as they are kept
@@ -150,25 +150,25 @@ class Model:
             if len(kept) > self.most_rows:
                 kept = None
         if kept is None or len(kept) > EXACT_KERNEL_ROWS:
-            waiting = self._unjudged.add(rows, labels).smallest(MOST_WAITING)
+            pending = self._not_left_out.add(rows, labels).smallest(MOST_PENDING)
         counted = self._made
         if kept is None or counted is not None:
             known = self.statistics if counted is None else counted
             counted = known.change(self._batches([(rows, labels)]), 1)
-        return replace(self, rows=kept, waiting=waiting, counted=counted)
+        return replace(self, rows=kept, pending=pending, counted=counted)
 
     @property
-    def _unjudged(self) -> Rows:
+    def _not_left_out(self) -> Rows:
         """Samples that no evidence was gathered from: all of them while they are few."""
         if not self.is_few:
-            return self.waiting
+            return self.pending
         assert self.rows is not None
         return Rows.of(self.rows.values, self.rows.labels.tolist()) if len(self.rows) else Rows()
 
     def _batches(self, parts: Any) -> Iterator[Batch]:
         """Lift samples block by block, class by class."""
         for rows, labels in parts:
-            names, groups = grouped(np.asarray(labels))
+            names, groups = group_labels(np.asarray(labels))
             for block in row_blocks(len(groups), self.map.n_components, self.backend):
                 own = groups[block]
                 lifted, order = self.map.lift(rows[block]), np.argsort(own, kind="stable")
@@ -194,18 +194,18 @@ class Model:
         return self._without(rows, labels, self.rows.without(positions))
 
     def _without(self, rows: Array, labels: Sequence[Label], kept: Rows | None) -> Model:
-        counted, evidence, waiting = self._made, self.evidence, self.waiting
+        counted, evidence, pending = self._made, self.evidence, self.pending
         if counted is not None:
             counted = counted.change(self._batches([(rows, labels)]), -1)
         if kept is not None and len(kept) <= EXACT_KERNEL_ROWS:
             counted = None  # what it would have been, had it never grown
-            evidence, waiting = Evidence(), Rows()
+            evidence, pending = Evidence(), Rows()
         else:
             names, gone = np.unique(np.asarray(labels), return_counts=True)
             pairs = zip(names.tolist(), gone.tolist(), strict=True)
             evidence = evidence.drop({label: n / self.counts[label] for label, n in pairs})
-            waiting = waiting.discard(rows, labels) if len(waiting) else waiting
-        return replace(self, rows=kept, waiting=waiting, evidence=evidence, counted=counted)
+            pending = pending.discard(rows, labels) if len(pending) else pending
+        return replace(self, rows=kept, pending=pending, evidence=evidence, counted=counted)
 
     def drop(self, label: Label) -> tuple[Model, Model]:
         """Return the model without a class, and the class alone: merging it undoes the drop.
@@ -220,11 +220,11 @@ class Model:
             return replace(self.remove_at(at), hints=hints), gone
         if not self.counts[label]:
             return replace(self, hints=hints), gone
-        known, own = self.statistics, self.waiting.of_class(label)
+        known, own = self.statistics, self.pending.of_class(label)
         part = replace(
             gone,
             rows=None,
-            waiting=self.waiting.at(own),
+            pending=self.pending.at(own),
             evidence=self.evidence.only(label),
             counted=known.only(label),
         )
@@ -232,7 +232,7 @@ class Model:
             replace(
                 self,
                 hints=hints,
-                waiting=self.waiting.without(own),
+                pending=self.pending.without(own),
                 evidence=self.evidence.drop({label: 1.0}),
                 counted=known.drop([label]),
             ),
@@ -251,7 +251,7 @@ class Model:
                 "other keeps no ledger, but this learner does: samples would be missing from "
                 "it. Merge this learner into the other one instead."
             )
-        if other.rows is not None and (self.rows is not None or len(other.rows) <= MOST_WAITING):
+        if other.rows is not None and (self.rows is not None or len(other.rows) <= MOST_PENDING):
             for rows, labels, ids in other.rows.columns():
                 merged = merged.add(rows, labels, ids if merged.most_rows == ALL else None)
             return merged
@@ -259,12 +259,12 @@ class Model:
         if isinstance(self.map, IdentityMap) and isinstance(other.map, IdentityMap):
             offset = self.backend.asarray(other.map.centre) - self.map.centre
             added = added.shift(offset)
-        mine, theirs = self._unjudged, other._unjudged
+        mine, theirs = self._not_left_out, other._not_left_out
         if len(theirs):
-            mine = mine.add(theirs.values, theirs.labels.tolist()).smallest(MOST_WAITING)
+            mine = mine.add(theirs.values, theirs.labels.tolist()).smallest(MOST_PENDING)
         evidence = self.evidence.merge(other.evidence)
         return replace(
-            merged, rows=None, waiting=mine, evidence=evidence, counted=known.merge(added)
+            merged, rows=None, pending=mine, evidence=evidence, counted=known.merge(added)
         )
 
     def rename(self, old: Label, new: Label) -> Model:
@@ -274,7 +274,7 @@ class Model:
             self,
             rows=None if self.rows is None else self.rows.rename(old, new),
             hints=self.hints.drop({old}) if joined else self.hints.rename(old, new),
-            waiting=self.waiting.rename(old, new),
+            pending=self.pending.rename(old, new),
             evidence=self.evidence.rename(old, new),
             counted=_renamed(self._made, old, new),
         )
@@ -299,7 +299,7 @@ class Model:
             "counts": list(self.counts.values()),
             "most_rows": self.most_rows,
         }
-        for name in ("rows", "hints", "waiting"):
+        for name in ("rows", "hints", "pending"):
             kept: Rows | None = getattr(self, name)
             if kept is not None and (len(kept) or name == "rows"):
                 own, meta[name] = kept.pack()
@@ -322,9 +322,9 @@ class Model:
         arrays = strip_prefix("learn/", arrays)
         if own_map is None:
             own_map = unpack_map(strip_prefix("map/", arrays), meta, meta["n_features"], backend)
-        rows, hints, waiting = (
+        rows, hints, pending = (
             Rows.unpack(strip_prefix(f"{name}/", arrays), meta[name]) if name in meta else None
-            for name in ("rows", "hints", "waiting")
+            for name in ("rows", "hints", "pending")
         )
         counts = {k: n for k, n in zip(meta["classes"], meta["counts"], strict=True) if n}
         counted = None
@@ -333,10 +333,16 @@ class Model:
             counted = ClassStatistics.unpack(own, meta["statistics"], counts, backend)
         evidence = Evidence.unpack(strip_prefix("evidence/", arrays), meta["classes"])
         model = cls(
-            own_map, meta["most_rows"], rows, hints or Rows(), waiting or Rows(), evidence, counted
+            own_map,
+            meta["most_rows"],
+            rows,
+            hints or Rows(),
+            pending or Rows(),
+            evidence,
+            counted,
         )
         known = counted is not None if rows is None else rows.counts == counts
-        chunks = [chunk for kept in (rows, hints, waiting) if kept for chunk in kept.chunks]
+        chunks = [chunk for kept in (rows, hints, pending) if kept for chunk in kept.chunks]
         if not known or any(chunk.shape[1:] != (own_map.n_features,) for chunk in chunks):
             raise ValueError("the parts of the model do not agree with each other")
         return model

@@ -21,7 +21,7 @@ from klda.engine.feature_map import (
     median_squared_distance,
 )
 from klda.errors import KldaError
-from klda.labels import plain
+from klda.labels import as_python
 
 CHOICES = {
     "dtype": ("float32", "float64"),
@@ -87,7 +87,7 @@ class Parameters:
 
     def stored(self) -> dict[str, Any]:
         """Return them as JSON has them; the features drawn with a generator are stored."""
-        values = {name: plain(value) for name, value in asdict(self).items()}
+        values = {name: as_python(value) for name, value in asdict(self).items()}
         values["blocks"] = list(self.blocks) if self.blocks else None
         if not isinstance(values["random_state"], int | None):
             values["random_state"] = None

@@ -18,13 +18,12 @@ import numpy as np
 
 from klda.engine.arrays import Array, on_cpu
 from klda.errors import KldaError
-from klda.labels import Label, plain
+from klda.labels import Label, as_python
 
 SampleId = str | int
 # Rows in a chunk. A full chunk never changes until one of its samples is forgotten, so a save,
 # which names files after their content, writes it once.
 CHUNK_ROWS = 4096
-COMPARED_AT_ONCE = 256  # rows, with all others
 # How far rows may be from those learned, relative to their length: encoded in other batches or on
 # another machine, they differ a little.
 TOLERANCE = 0.01
@@ -136,7 +135,7 @@ class Rows:
         if not ids:
             raise KldaError("ids is empty: name at least one sample to forget.")
         numbers = []
-        for one in map(plain, ids):
+        for one in map(as_python, ids):
             number = self.names.get(one) if isinstance(one, str) else one
             if isinstance(number, bool) or not isinstance(number, int):
                 raise KldaError(f"ids names sample {one!r}, which is not in the ledger.")
@@ -260,7 +259,7 @@ class Rows:
         return dict(zip(self.labels.tolist(), self.values, strict=True))
 
     def _checked_ids(self, ids: Sequence[str | None], expected: int) -> list[str | None]:
-        given = [plain(one) for one in ids]
+        given = [as_python(one) for one in ids]
         if len(given) != expected:
             raise KldaError(f"ids has {len(given)} ids for {expected} inputs; give one for each.")
         seen: set[str] = set()
@@ -322,28 +321,21 @@ class Rows:
 def match_rows(wanted: np.ndarray, held: np.ndarray, label: Label) -> np.ndarray:
     """For each wanted row the position of the held row that is the same, each used once.
 
-    Rows that are equal to the last bit are found by their bytes; the others are compared, those
-    nearest to a held row first. Raises if a row of this class is not there.
+    Rows that are equal to the last bit are found by their bytes; each of the others takes the
+    nearest that is left. Raises if a row of this class is not there.
     """
     if len(wanted) > len(held):
         raise NotLearnedError(label)
     positions = _equal_rows(wanted.astype(held.dtype, copy=False), held)
-    left = np.flatnonzero(positions < 0)
     free = np.setdiff1d(np.arange(len(held)), positions)
-    wanted, held = wanted[left], held[free]
-    nearest, squared = _nearest(wanted, held)
-    taken = np.zeros(len(held), bool)
-    for i in np.argsort(squared, kind="stable"):  # the surest first
-        best, distance = nearest[i], squared[i]
-        if taken[best]:
-            others = np.flatnonzero(~taken)
-            near, far = _nearest(wanted[i : i + 1], held[others])
-            best, distance = others[near[0]], far[0]
-        length = float(np.square(held[best], dtype=np.float64).sum())
-        if distance > TOLERANCE**2 * max(length, np.finfo(np.float64).tiny):
+    for i in np.flatnonzero(positions < 0):
+        gaps = held[free] - wanted[i]
+        squared = np.einsum("ij,ij->i", gaps, gaps)
+        nearest = int(squared.argmin())
+        length = float(np.square(held[free[nearest]], dtype=np.float64).sum())
+        if squared[nearest] > TOLERANCE**2 * max(length, np.finfo(np.float64).tiny):
             raise NotLearnedError(label)
-        taken[best] = True
-        positions[left[i]] = free[best]
+        positions[i], free = free[nearest], np.delete(free, nearest)
     return positions
 
 
@@ -354,19 +346,6 @@ def _equal_rows(wanted: np.ndarray, held: np.ndarray) -> np.ndarray:
         places.setdefault(held[i].tobytes(), []).append(i)
     found = (places.get(row.tobytes()) for row in wanted)
     return np.array([those.pop() if those else -1 for those in found], np.int64)
-
-
-def _nearest(rows: np.ndarray, held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the nearest held row of each row, and its squared distance."""
-    nearest, squared = np.zeros(len(rows), np.int64), np.full(len(rows), np.inf)
-    lengths = np.einsum("ij,ij->i", held, held)
-    for start in range(0, len(rows), COMPARED_AT_ONCE):
-        part = slice(start, start + COMPARED_AT_ONCE)
-        here = rows[part]
-        distances = (here**2).sum(axis=1)[:, None] + lengths - 2 * here @ held.T
-        nearest[part] = distances.argmin(axis=1)
-        squared[part] = distances.min(axis=1)
-    return nearest, squared
 
 
 def _hashes(rows: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from klda.engine.feature_map import FeatureMap, KernelMap, unpack_map
 from klda.engine.rule import RelativeMahalanobis
 from klda.engine.solve import Solved
 from klda.errors import KldaError
-from klda.labels import Label, plain
+from klda.labels import Label, as_python
 
 # Scores that answers are made of at once, because that takes several arrays of their size.
 ANSWERED_BYTES = {"cpu": 8 << 20, "gpu": 1 << 30}
@@ -200,7 +200,7 @@ class Solution:
         """Return the columns of some classes; all of them by default."""
         if among is None:
             return slice(None)
-        wanted = [plain(label) for label in among]
+        wanted = [as_python(label) for label in among]
         if not wanted:
             raise KldaError("among=[] names no class; give at least one label, or None for all.")
         if len(set(wanted)) < len(wanted):

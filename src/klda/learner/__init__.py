@@ -6,14 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from klda.learner.answering import UNKNOWN, UNKNOWN_INTEGER
     from klda.learner.inputs import FoundationModelError
-    from klda.learner.learner import (
-        UNKNOWN,
-        UNKNOWN_INTEGER,
-        Detached,
-        ForgetTraceWarning,
-        Learner,
-    )
+    from klda.learner.learner import Detached, ForgetTraceWarning, Learner
 
 __all__ = [
     "UNKNOWN",
@@ -26,8 +21,8 @@ __all__ = [
 
 # Imported when first used: an answer out of a model folder needs neither scikit-learn nor these.
 _MODULES = {
-    "UNKNOWN": "learner",
-    "UNKNOWN_INTEGER": "learner",
+    "UNKNOWN": "answering",
+    "UNKNOWN_INTEGER": "answering",
     "Detached": "learner",
     "ForgetTraceWarning": "learner",
     "FoundationModelError": "inputs",

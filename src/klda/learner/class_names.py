@@ -12,7 +12,7 @@ import numpy as np
 from klda.engine.engine import Engine
 from klda.engine.parameters import Parameters
 from klda.errors import KldaError
-from klda.labels import Label, check_labels, listed, plain
+from klda.labels import Label, as_list, as_python, check_labels
 from klda.learner.inputs import InputEncoder
 
 LONGEST_DESCRIPTION = 10_000  # characters
@@ -35,10 +35,10 @@ class ClassNames:
 
     def declare(self, classes: Any) -> ClassNames:
         """Return the names with more classes declared."""
-        given = dict(classes) if isinstance(classes, Mapping) else dict.fromkeys(listed(classes))
+        given = dict(classes) if isinstance(classes, Mapping) else dict.fromkeys(as_list(classes))
         if not given:
             raise KldaError("classes is empty: name at least one class to declare.")
-        given = {plain(label): description for label, description in given.items()}
+        given = {as_python(label): description for label, description in given.items()}
         check_labels([*self.declared, *given], "classes")
         for label, description in given.items():
             if description is not None and not (

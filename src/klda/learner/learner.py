@@ -8,14 +8,12 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
 from klda import encoders
-from klda.checks import REFUSED, check_count, check_fraction
 from klda.data import Layout
 from klda.data.threads import map_behind
 from klda.encoders.bandwidth import gamma_for
@@ -23,8 +21,6 @@ from klda.engine.checks import (
     check_label_kind,
     check_labels_known,
     check_removable,
-    check_rows,
-    check_same_map,
     check_same_parameters,
     checked_name,
 )
@@ -32,24 +28,14 @@ from klda.engine.engine import Engine
 from klda.engine.model import Model
 from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows, SampleId
-from klda.engine.solution import Answer, Solution, softmax
 from klda.errors import KldaError
-from klda.labels import Label, check_one_each, label_list, listed, plain
+from klda.labels import Label, as_list, as_python, check_one_each, label_list
 from klda.learner import folder, stored
+from klda.learner.answering import Answering
 from klda.learner.class_names import ClassNames
-from klda.learner.evaluation import Evaluation
-from klda.learner.explanation import Explanation, explain_rows
+from klda.learner.history import HISTORY_LENGTH, check_no_overlap, entry, learned
 from klda.learner.inputs import InputEncoder, Labels, check_same_features, open_encoder
-from klda.learner.overlap import check_no_overlap, learned
-from klda.learner.quality import Quality, quality_of
 from klda.progress import Show
-
-# Older entries are dropped from the history: a service that learns all day must not grow forever.
-HISTORY_LENGTH = 1000
-# What `predict` answers for inputs that are rejected, where classes are strings or integers. -1 is
-# what scikit-learn's outlier detectors say.
-UNKNOWN = "unknown"
-UNKNOWN_INTEGER = -1
 
 
 class ForgetTraceWarning(UserWarning):
@@ -66,7 +52,7 @@ class Detached:
     meta: dict[str, Any]  # what came with them, JSON-able
 
 
-class Learner:
+class Learner(Answering):
     """Learns classes of texts or images at any time, without forgetting the ones before.
 
     Parameters
@@ -156,59 +142,10 @@ class Learner:
             f"{self.samples} samples>"
         )
 
-    # ---------------------------------------------------------------- what it knows
-
-    @property
-    def encoder(self) -> encoders.Encoder:
-        """The frozen foundation model; a loaded learner opens it when first needed."""
-        return self._inputs.encoder
-
-    @property
-    def foundation(self) -> dict[str, Any]:
-        """Fingerprint of the foundation model."""
-        return dict(self._inputs.fingerprint)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """How the foundation model is opened."""
-        return dict(self._inputs.options)
-
-    @property
-    def modality(self) -> str:
-        """What it takes: ``"text"``, ``"image"`` or ``"features"``."""
-        return self._inputs.modality
-
-    @property
-    def classes(self) -> dict[Label, int]:
-        """Number of samples learned of each class."""
-        return self.engine.counts
-
     @property
     def declared(self) -> dict[Label, str | None]:
         """Classes that were declared, each with its description, if it was given one."""
         return dict(self._names.declared)
-
-    @property
-    def samples(self) -> int:
-        """Number of samples learned."""
-        return sum(self.classes.values())
-
-    @property
-    def width(self) -> int | None:
-        """Features of a row; None before anything was learned."""
-        return None if self.engine.is_new else self.engine.known.n_features
-
-    @property
-    def ledger(self) -> Rows | None:
-        """Features, labels and ids of the samples learned, if it keeps them all."""
-        if not self.keeps_all or self.engine.predicts_only:
-            return None
-        return Rows.halved() if self.engine.is_new else self.engine.model.rows
-
-    @property
-    def leaves_trace(self) -> bool:
-        """Whether a class that is forgotten leaves a trace in the covariance."""
-        return not self.engine.keeps_rows
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -219,12 +156,6 @@ class Learner:
     def origin(self) -> Path | None:
         """The model folder that this learner was loaded from or last saved to."""
         return None if self._origin is None else self._origin[0]
-
-    @property
-    def solution(self) -> Solution:
-        """The solved classifier, with all that the evidence says: immutable."""
-        self._check_has_classes()
-        return self.engine.calibrated(self.parameters)
 
     # ---------------------------------------------------------------- learning
 
@@ -352,17 +283,7 @@ class Learner:
             yield changed
             names = (names or self._names).only(changed.counts)
             names, trouble = names.given_to(changed, self._inputs, parameters, self.keeps_all)
-            after = changed.counts
-            entry: dict[str, Any] = {
-                "when": datetime.now(UTC).isoformat(timespec="seconds"),
-                "action": action,
-                "samples": sum(after.values()) - sum(before.values()),
-                "new_classes": [label for label in after if label not in before],
-                "dropped_classes": [label for label in before if label not in after],
-                "source": None if source is None else str(source),
-                **noted,
-            }
-            kept = {key: value for key, value in entry.items() if value not in (None, [])}
+            kept = entry(action, before, changed.counts, source, noted)
             history = [*self._history, kept][-HISTORY_LENGTH:]
             vars(self).update(engine=changed, parameters=parameters, _names=names, _history=history)
         if trouble:
@@ -426,11 +347,11 @@ class Learner:
                     "keep='features', or give labels and the inputs that were learned."
                 )
             with self._changing("forget", source) as engine:
-                engine.remove_at((engine.model.rows or Rows()).of_ids(listed(ids)))
+                engine.remove_at((engine.model.rows or Rows()).of_ids(as_list(ids)))
             return self
         if labels is None:
             raise KldaError("labels is missing: name the classes to forget, or samples by ids.")
-        names = listed(labels)
+        names = as_list(labels)
         if inputs is None:
             return self._forget_classes(names, source)
         rows = self.encode(inputs)
@@ -453,7 +374,7 @@ class Learner:
         could change the verdict of the statistics.
         """
         check_one_each(rows, labels)
-        names = [plain(label) for label in labels]
+        names = [as_python(label) for label in labels]
         rows = self._checked_rows(rows)
         with self._changing("forget", source) as engine:
             check_removable(engine.counts, names)
@@ -490,7 +411,7 @@ class Learner:
 
     def detach(self, label: Label) -> Detached:
         """Forget a class, and return what :meth:`attach` brings it back with."""
-        label = plain(label)
+        label = as_python(label)
         with self._lock:
             check_labels_known(np.array([*self.classes]), [label], "label")
             count, names = self.classes[label], self._names.only([label])
@@ -525,7 +446,7 @@ class Learner:
             had been learned as that class.
         """
         with self._lock:
-            old = plain(old)
+            old = as_python(old)
             new = checked_name(np.array([*self.classes]), old, new, merge=merge)
             names = self._names
             if new not in self.classes:
@@ -562,9 +483,7 @@ class Learner:
             if start.is_new:
                 check_same_parameters(self.parameters, other.parameters)
                 start = Engine(Model.new(model.map, keep_all=self.keeps_all))
-            check_same_map(start.model.map, model.map)
             _warn_of_others(self.parameters, other.parameters)
-            check_label_kind(np.array([*self.classes][:1]), [*other.classes][:1], "other")
             contents = list(learned(other))
             with self._changing("merge", other.origin, start, names, contents=contents) as engine:
                 engine.merge(model)
@@ -639,269 +558,6 @@ class Learner:
         twin = object.__new__(type(self))
         twin.__setstate__(self.__getstate__())
         return twin
-
-    # ---------------------------------------------------------------- answers
-
-    def encode(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
-        """Turn inputs into the feature rows that the row-level verbs take.
-
-        Parameters
-        ----------
-        inputs : sequence
-            Texts, images or feature rows.
-        progress : bool
-            Show a progress bar if standard error is a terminal, here and in all other methods.
-
-        Returns
-        -------
-        ndarray of shape (n, d), float32
-        """
-        return self._checked_rows(self._inputs.encode(inputs, progress=progress))
-
-    def _checked_rows(self, rows: np.ndarray) -> np.ndarray:
-        expected = self.width
-        if expected is not None and rows.shape[1] != expected:
-            raise KldaError(
-                f"inputs has rows of {rows.shape[1]} features, but this learner's have {expected}: "
-                "compute them with the same foundation model."
-            )
-        rows = np.asarray(rows, self.parameters.dtype)
-        check_rows(rows, "inputs")
-        return rows
-
-    def _check_has_classes(self) -> None:
-        # Not `self.classes`: that names every class, and one answer needs none of their names.
-        if self.engine.is_new or not len(self.engine.known.classes):
-            raise KldaError("This learner has no classes yet: learn something before asking it.")
-
-    def _check_can_reject(self, reject: float) -> None:
-        check_fraction("reject", reject)
-        if not self.parameters.calibrated:
-            raise KldaError(
-                "calibrated=False: without it nothing tells known inputs from unknown ones. Make "
-                "the learner with calibrated=True."
-            )
-
-    def predict(
-        self,
-        inputs: Any,
-        *,
-        text: str | Sequence[str] | None = None,
-        reject: float | None = None,
-        by_class: bool = False,
-        progress: bool = False,
-    ) -> np.ndarray:
-        """Answer with the likeliest class of each input.
-
-        Parameters
-        ----------
-        inputs : sequence or table
-            Texts, images or feature rows.
-        text : str, optional
-            Column of a table, or columns to be joined; found by name or content without it.
-        reject : float, optional
-            Answer ``"unknown"`` (-1 where classes are integers) for inputs unlike anything
-            learned, at the cost of refusing this fraction of the known ones; 0.05 is a fair choice.
-        by_class : bool
-            Reject by a threshold for each class, where enough of it was learned.
-
-        Returns
-        -------
-        ndarray of shape (n,)
-            Labels.
-        """
-        self._check_has_classes()
-        if reject is not None:
-            self._check_can_reject(reject)
-        rows = self._checked_rows(self._inputs.encode(inputs, text=text, progress=progress))
-        if reject is None:
-            return self.predict_rows(rows)
-        solution = self.solution
-        answers = solution.answer(rows, novelty=True)
-        known = answers.novelty <= solution.limits(answers, reject, by_class=by_class)
-        return np.where(known, answers.labels[:, 0], _unknown(solution))
-
-    def predict_rows(self, rows: np.ndarray) -> np.ndarray:
-        """Answer with the likeliest class of each feature row, as `encode` returns them."""
-        self._check_has_classes()
-        rows = self._checked_rows(rows)
-        return self.engine.solution(self.parameters).answer(rows).labels[:, 0]
-
-    def predict_top(
-        self, inputs: Any, k: int = 3, *, reject: float | None = None, progress: bool = False
-    ) -> list[list[tuple[Label, float]]]:
-        """Answer with the k likeliest classes and their probabilities, the likeliest first.
-
-        With `reject`, as for :meth:`predict`, the first answer for an input that is refused is
-        ``"unknown"`` (or -1), with NaN for a probability; the likeliest classes follow.
-        """
-        check_count("k", k)
-        if reject is not None:
-            check_fraction("reject", reject)
-        solution = self.solution
-        rows = self.encode(inputs, progress=progress)
-        answers = solution.answer(rows, k, novelty=reject is not None)
-        limit = np.inf if reject is None else solution.threshold(reject)
-        refusal = (_unknown(solution), float("nan"))
-        return [
-            one.top if one.known is not False else [refusal, *one.top[: k - 1]]
-            for one in answers.each(limit)
-        ]
-
-    def predict_proba(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
-        """Return the probability ``(n, n_classes)`` of every class, in the order of `classes`."""
-        solution = self.solution
-        scores = solution.scores(self.encode(inputs, progress=progress))
-        return softmax(scores.astype(np.float64) / solution.temperature)
-
-    def scores(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
-        """Return the score ``(n, n_classes)`` of every class: the larger, the likelier."""
-        self._check_has_classes()
-        rows = self.encode(inputs, progress=progress)
-        return self.engine.solution(self.parameters).scores(rows)
-
-    def answer(self, inputs: Any, *, top: int = 5, reject: float = REFUSED) -> list[Answer]:
-        """Answer for inputs as :meth:`answer_rows` does for feature rows."""
-        return self.answer_rows(self.encode(inputs), top=top, reject=reject)
-
-    def answer_rows(
-        self, rows: np.ndarray, *, top: int = 5, reject: float = REFUSED
-    ) -> list[Answer]:
-        """Answer for feature rows, as `encode` returns them, in one pass.
-
-        An answer has the `top` likeliest classes, whether the input is like anything learned, and
-        how unlike; `reject` as for :meth:`is_known`.
-        """
-        check_fraction("reject", reject)
-        solution = self.solution
-        answers = solution.answer(self._checked_rows(rows), top, novelty=True)
-        return answers.each(solution.threshold(reject))
-
-    # ---------------------------------------------------------------- known and unknown
-
-    def novelty(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
-        """Say how unlike anything learned inputs are; the larger, the less known.
-
-        The distance from the nearest class, less that from all classes together.
-        """
-        self._check_has_classes()
-        rows = self.encode(inputs, progress=progress)
-        return self.engine.solution(self.parameters).novelty(rows)
-
-    def threshold(self, reject: float = REFUSED) -> float | None:
-        """Return the novelty beyond which an input is taken for unknown; see :meth:`is_known`.
-
-        None if that can't be told: too little was learned, or with ``calibrated=False``.
-        """
-        check_fraction("reject", reject)
-        limit = self.solution.threshold(reject)
-        return float(limit) if np.isfinite(limit) else None
-
-    def is_known(
-        self,
-        inputs: Any,
-        *,
-        reject: float = REFUSED,
-        by_class: bool = False,
-        progress: bool = False,
-    ) -> np.ndarray:
-        """Say whether inputs are like anything learned.
-
-        The threshold needs no examples of unknown inputs: it comes from the samples learned, each
-        judged as if it had not been.
-
-        Parameters
-        ----------
-        inputs : sequence
-            Texts, images or feature rows.
-        reject : float
-            Fraction of inputs of known classes that may be taken for unknown.
-        by_class : bool
-            Use a threshold for each class, where enough of it was learned.
-        """
-        self._check_can_reject(reject)
-        solution = self.solution
-        answers = solution.answer(self.encode(inputs, progress=progress), novelty=True)
-        return answers.novelty <= solution.limits(answers, reject, by_class=by_class)
-
-    # ---------------------------------------------------------------- why, and how well
-
-    def explain(
-        self, value: Any, *, top: int = 5, samples: int = 5, reject: float = REFUSED
-    ) -> Explanation:
-        """Say why an input gets the answer it gets.
-
-        Parameters
-        ----------
-        value : input
-            One text, image or feature row.
-        top : int
-            How many classes to name.
-        samples : int
-            How many learned samples to name, if the learner keeps a ledger.
-        reject : float
-            Fraction of known inputs that may be taken for unknown.
-        """
-        if self.modality == "text" and not isinstance(value, str):
-            raise KldaError(f"value={value!r} is not a text; explain_all takes several inputs.")
-        inputs = np.atleast_2d(np.asarray(value)) if self.modality == "features" else [value]
-        if len(inputs) != 1:
-            raise KldaError(f"value holds {len(inputs)} rows; explain_all takes several inputs.")
-        return self.explain_all(inputs, top=top, samples=samples, reject=reject)[0]
-
-    def explain_all(
-        self, inputs: Any, *, top: int = 5, samples: int = 5, reject: float = REFUSED
-    ) -> list[Explanation]:
-        """Say for each of several inputs why it gets its answer; see :meth:`explain`."""
-        check_count("top", top)
-        check_count("samples", samples, least=0)
-        threshold = self.threshold(reject)
-        return explain_rows(
-            self.solution, self.encode(inputs), self.ledger, threshold, top, samples
-        )
-
-    def quality(self) -> Quality:
-        """Say how accurate it is expected to be on new inputs, without a test file.
-
-        The samples learned are each answered as if they had not been; see
-        :class:`klda.learner.quality.Quality`.
-        """
-        return quality_of(self.solution)
-
-    def evaluate(
-        self,
-        inputs: Any,
-        labels: Labels | None = None,
-        *,
-        text: str | Sequence[str] | None = None,
-        label: str | None = None,
-        progress: Show = False,
-    ) -> Evaluation:
-        """Compare the answers with the true labels.
-
-        Parameters
-        ----------
-        inputs : sequence, table, or iterable of (inputs, labels)
-            Texts, images or feature rows; without `labels`, a table that has them, or an iterable
-            of batches.
-        labels : sequence of str or int, optional
-            One label per input; classes never learned count as wrong.
-        text, label : str, optional
-            Columns of a table, as for :meth:`learn`.
-        """
-        solution = self.solution
-        batches = self._inputs.given(inputs, labels, Layout(text, label), self.classes)
-        truth: list[np.ndarray] = []
-        answers: list[np.ndarray] = []
-        sure: list[np.ndarray] = []
-        for rows, names, _ in self._inputs.batches(batches, progress=progress):
-            found = solution.answer(self._checked_rows(rows))
-            truth.append(np.asarray(names))
-            answers.append(found.labels[:, 0])
-            sure.append(found.probabilities[:, 0])
-        if not truth:
-            raise KldaError("inputs is empty: there is nothing to evaluate.")
-        return Evaluation.of(np.concatenate(truth), np.concatenate(answers), np.concatenate(sure))
 
     # ---------------------------------------------------------------- in a model folder
 
@@ -1014,28 +670,6 @@ class Learner:
             name = hub.download(str(name), revision=revision, token=token)
         return cls.load(name, **load)
 
-    def export_onnx(self, folder: str | Path, *, reject: float = REFUSED) -> dict[str, Any]:
-        """Write the learner as ONNX, for programs in other languages.
-
-        Parameters
-        ----------
-        folder : str or Path
-            A new or empty folder. It gets ``head.onnx`` (features in; label, probabilities, scores
-            and known out), ``klda.json`` (classes, and how inputs are prepared), and where the
-            foundation model is like BERT, ``model.onnx`` (tokens in) with its ``tokenizer.json``.
-        reject : float
-            As for :meth:`is_known`: sets the output ``known``.
-
-        Returns
-        -------
-        dict
-            What ``klda.json`` says, and the files' names.
-        """
-        from klda.learner.onnx_export import export_onnx
-
-        check_fraction("reject", reject)
-        return export_onnx(self, folder, reject=reject)
-
     def save(self, path: str | Path, *, compact: bool = False, overwrite: bool = False) -> None:
         """Save to a model folder, atomically.
 
@@ -1121,10 +755,6 @@ def _warn_of_others(ours: Parameters, theirs: Parameters) -> None:
             f"The other model was made with {'; '.join(different)}. This one's are kept.",
             stacklevel=3,
         )
-
-
-def _unknown(solution: Solution) -> Label:
-    return UNKNOWN if solution.classes.dtype.kind == "U" else UNKNOWN_INTEGER
 
 
 def _parameters_of(classifier: Any) -> Parameters:

@@ -18,13 +18,13 @@ from klda.engine.solution import Solution
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
-    from klda.learner.learner import Learner
+    from klda.learner.answering import Answering
 
 LARGEST = 2**31 - 1  # bytes: the format's limit
 _FLOAT, _DOUBLE = 1, 11  # element types
 
 
-def export_onnx(learner: Learner, folder: str | Path, *, reject: float) -> dict[str, Any]:
+def export_onnx(learner: Answering, folder: str | Path, *, reject: float) -> dict[str, Any]:
     """Write a learner as ONNX; see :meth:`klda.Learner.export_onnx`."""
     folder = Path(folder)
     if folder.exists() and any(folder.iterdir()):

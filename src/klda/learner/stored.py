@@ -10,7 +10,7 @@ import numpy as np
 
 from klda.engine.arrays import add_prefix, strip_prefix
 from klda.engine.calibration import OCTAVES, USUAL_TEMPERATURE, Evidence, unit_of
-from klda.engine.model import ALL, EXACT_KERNEL_ROWS, MOST_WAITING
+from klda.engine.model import ALL, EXACT_KERNEL_ROWS, MOST_PENDING
 from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows
 from klda.engine.rule import LDA_PART, lda_part
@@ -109,14 +109,14 @@ def _model_of_version_2(
     elif meta.get("held") or not sum(meta["counts"]):
         kept["rows"] = Rows.of(arrays["learn/held"], meta["held"])
     elif pending:
-        kept["waiting"] = Rows.of(arrays["learn/pending"], pending)
+        kept["pending"] = Rows.of(arrays["learn/pending"], pending)
     if meta.get("hints"):
         kept["hints"] = Rows.of(arrays["learn/hints"], meta["hints"])
     if "rows" not in kept:
         found |= add_prefix("evidence/", _evidence_of_version_2(meta, member, arrays))
     elif len(kept["rows"]) > EXACT_KERNEL_ROWS:  # of those that it keeps, some are left out again
-        some = kept["rows"].smallest(MOST_WAITING)
-        kept["waiting"] = Rows.of(some.values, some.labels.tolist())
+        some = kept["rows"].smallest(MOST_PENDING)
+        kept["pending"] = Rows.of(some.values, some.labels.tolist())
     for name, rows in kept.items():
         packed, model[name] = rows.pack()
         found |= add_prefix(f"{name}/", packed)
@@ -142,7 +142,7 @@ def _evidence_of_version_2(
     wanted, tried = OCTAVES + np.log2(usual / heat), np.arange(-6, 12, 0.5)
     losses = np.array([np.interp(wanted, tried, one) for one in old["losses"]])
     return {
-        "buckets": old["filed"],
+        "sizes": 2 ** (old["filed"] / 2),  # two buckets per octave of the model's size
         "labels": old["labels"],
         "novelty": (old["novelty"] * member["inflation"] + offset) / unit,
         "losses": losses.reshape(-1, len(OCTAVES)).astype(np.float32),

@@ -15,7 +15,7 @@ import numpy as np
 from klda.checks import REFUSED, checked_inputs
 from klda.engine.solution import Answer
 from klda.errors import KldaError, require
-from klda.labels import Label, check_one_each, listed, plain
+from klda.labels import Label, as_list, as_python, check_one_each
 from klda.server.errors import ServerError
 from klda.server.settings import MAX_TOP
 
@@ -122,8 +122,8 @@ class Client:
 
     def declare(self, classes: Label | Sequence[Label] | Mapping[Label, str | None]) -> Self:
         """Make classes known by their names, or by descriptions if `classes` maps names to them."""
-        given = classes if isinstance(classes, Mapping) else dict.fromkeys(listed(classes))
-        self._change("/v1/declare", {"classes": {str(plain(x)): given[x] for x in given}})
+        given = classes if isinstance(classes, Mapping) else dict.fromkeys(as_list(classes))
+        self._change("/v1/declare", {"classes": {str(as_python(x)): given[x] for x in given}})
         return self
 
     def forget(self, labels: Label | Sequence[Label], inputs: Any = None) -> Self:
@@ -131,7 +131,7 @@ class Client:
 
         Forgetting classes can be undone for a while; see :meth:`undo`.
         """
-        names = listed(labels)
+        names = as_list(labels)
         if inputs is None:
             self._last_forget = int(self._change("/v1/forget", {"labels": names})["undo"])
             return self
@@ -150,7 +150,7 @@ class Client:
 
     def rename(self, old: Label, new: Label, *, merge: bool = False) -> Self:
         """Give a class another name; with `merge` it becomes part of the class of that name."""
-        self._change("/v1/rename", {"old": plain(old), "new": plain(new), "merge": merge})
+        self._change("/v1/rename", {"old": as_python(old), "new": as_python(new), "merge": merge})
         return self
 
     def predict(self, inputs: Any, *, reject: float | None = None) -> np.ndarray:
@@ -303,7 +303,7 @@ def _known(answers: list[dict[str, Any]]) -> np.ndarray:
 def _one_each(inputs: Any, labels: Any) -> list[Label]:
     if isinstance(labels, str | bytes):
         raise KldaError(f"labels={labels!r} is one label; give a list of labels: [{labels!r}].")
-    names = listed(labels)
+    names = as_list(labels)
     check_one_each(inputs, names)
     return names
 

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.linalg.blas import ssyrk
 from threadpoolctl import ThreadpoolController
 
-from klda.engine.cpus import usable_cpus
+from klda.cpus import usable_cpus
 from klda.learner import Learner
 from klda.learner import folder as storage
 from klda.server.errors import ServerError

