@@ -97,7 +97,7 @@ def photos(folder, dinov2):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         image.new("RGB", (40, 50), (colour, 90, 90)).save(folder / f"{name}.jpg")
     cache = folder / "hf" / "hub" / "models--facebook--dinov2-small"
-    shutil.copytree(dinov2, cache / "snapshots" / "0" * 40)
+    shutil.copytree(dinov2, cache / "snapshots" / ("0" * 40))
     (cache / "refs").mkdir()
     (cache / "refs" / "main").write_text("0" * 40)
     return {"HF_HOME": str(folder / "hf")}
