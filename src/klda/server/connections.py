@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 try:
@@ -54,6 +55,15 @@ def free_descriptors() -> float:
     if limit == resource.RLIM_INFINITY:
         return math.inf
     return limit - sum(1 for _ in Path("/dev/fd").iterdir())
+
+
+class Server(uvicorn.Server):
+    """A server that ends streams first when it stops: it waits for all other responses."""
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        """Stop; called once."""
+        self.config.app.state.service.watchers.close()
+        await super().shutdown(sockets)
 
 
 class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]

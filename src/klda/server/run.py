@@ -71,7 +71,7 @@ def address_of(listener: socket.socket) -> str:
 def uvicorn_server(app: Any, **limits: Any) -> Any:
     """Return a Uvicorn server for an application; `limits` of connections other than usual."""
     uvicorn = require("uvicorn", "server")
-    from klda.server.connections import Connection, Limits, free_descriptors
+    from klda.server.connections import Connection, Limits, Server, free_descriptors
 
     allowed = Limits(**limits).fitted(free_descriptors())
     config = uvicorn.Config(
@@ -85,7 +85,7 @@ def uvicorn_server(app: Any, **limits: Any) -> Any:
         lifespan="on",
         timeout_graceful_shutdown=STOP_SECONDS,
     )
-    return uvicorn.Server(config)
+    return Server(config)
 
 
 class PlainFormatter(logging.Formatter):

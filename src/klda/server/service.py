@@ -16,6 +16,7 @@ from klda.learner.class_map import ClassMap
 from klda.learner.label_set import ClassDistances, ConfusablePair
 from klda.server.batching import Batcher, Encode
 from klda.server.changes import Change, Key
+from klda.server.events import Watchers
 from klda.server.journal import Journal
 from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
@@ -56,11 +57,14 @@ class Service:
             divide_processors(settings.workers)
             self._processes = [EncoderProcess(settings) for _ in encoders]
             encoders = [process.encode for process in self._processes]
+        self.watchers = Watchers()
+        self.writer.on_change = self.watchers.notify
         self.batcher = Batcher(lambda: self.snapshot, settings.max_batch)
         self.batcher.start(encoders)
 
     def stop(self) -> None:
         """Finish the predictions and changes that wait, and save the model. Blocks."""
+        self.watchers.close()
         self.batcher.stop()
         for process in self._processes:
             process.stop()
