@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -58,11 +59,15 @@ def free_descriptors() -> float:
 
 
 class Server(uvicorn.Server):
-    """A server that ends streams first when it stops: it waits for all other responses."""
+    """A server that ends streams before it waits for the responses under way."""
+
+    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._end_streams = end_streams
 
     async def shutdown(self, sockets: Any = None) -> None:
         """Stop; called once."""
-        self.config.app.state.service.watchers.close()
+        self._end_streams()
         await super().shutdown(sockets)
 
 

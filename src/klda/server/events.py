@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any
 
 from starlette.responses import StreamingResponse
@@ -45,15 +46,15 @@ class Watchers:
             self._events[event] = loop
         try:
             until, last = loop.time() + STREAM_SECONDS, None
-            while self.is_open and loop.time() < until:
+            while True:
                 event.clear()
                 now = state()
                 yield None if now == last else now
                 last = now
-                try:
+                if not self.is_open or loop.time() >= until:
+                    return
+                with suppress(TimeoutError):
                     await asyncio.wait_for(event.wait(), KEEP_ALIVE_SECONDS)
-                except TimeoutError:
-                    continue
         finally:
             with self._lock:
                 del self._events[event]
