@@ -1,7 +1,7 @@
 """The code blocks of README and docs/ run as they stand: a page is one session, in its order.
 
-`python` and `sh` blocks run; `text` blocks show forms and pictures of text. `console` blocks install
-or serve something, and only that. What a line prints stands in a comment at its end, or below it.
+`python` and `sh` blocks run. `text` blocks show forms and pictures; `console` blocks install or serve
+something, and only that. What a line prints stands in a comment at its end, or below it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.encoders.embedding_server import serving
 
 from klda import encoders
+from tests.encoders.embedding_server import serving
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from klda.engine.solution import Answer
+from klda.inspection.verdict import Verdict, verdict
 from klda.labels import Label
 from klda.learner import Learner
-from klda.learner.verdict import Verdict, verdict
 from klda.server.changes import Tally
 from klda.server.errors import ServerError
 
@@ -38,6 +38,11 @@ class Snapshot:
     def samples(self) -> int:
         """Number of samples learned."""
         return sum(self.counts.values())
+
+    @property
+    def figures(self) -> dict[str, int]:
+        """Its size, for those who follow the model."""
+        return {"version": self.version, "classes": len(self.counts), "samples": self.samples}
 
     def search(self, text: str) -> list[tuple[Label, int]]:
         """Return the classes whose names contain a text, in alphabetical order, with counts."""

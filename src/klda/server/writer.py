@@ -22,7 +22,6 @@ from typing import Any
 from klda.engine.engine import DamagedModelError
 from klda.errors import is_lack_of_memory
 from klda.learner import Learner
-from klda.learner import folder as storage
 from klda.server.changes import SERVICE, Bookmark, Change
 from klda.server.errors import ServerError
 from klda.server.journal import Journal, JournalError, set_aside
@@ -30,6 +29,7 @@ from klda.server.settings import MAX_WAITING, ServiceSettings
 from klda.server.snapshot import Snapshot
 from klda.server.update import make, replay
 from klda.server.workers import lower_priority, open_learner, outcome_of, settle
+from klda.storage import folder as storage
 
 MAX_GROUP_ROWS = 2048  # of learns that are made together
 CHECKPOINT_AGAIN_SECONDS = 30.0  # after a checkpoint that failed
@@ -47,6 +47,7 @@ class Writer:
         self.settings = settings  # with the foundation model of a new model
         self.snapshot: Snapshot  # with a learner that is never changed: another takes its place
         self.refused = 0  # changes that a replay could not make
+        self.on_change: Callable[[], None] = lambda: None  # called by the thread
         self._journal: Journal
         self._model_problem = self._folder_problem = ""
         self._checkpoint_at = time.monotonic() + settings.checkpoint_interval
@@ -235,6 +236,7 @@ class Writer:
             if journal.last != snapshot.version:
                 snapshot = Snapshot.of(learner, journal.last)
         self.snapshot = snapshot
+        self.on_change()
         if any(change.kind == "retry" for change in changes):
             self.refused = len(journal.refused())
         if not is_saved and not self._folder_problem:
