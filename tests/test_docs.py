@@ -1,7 +1,7 @@
 """The code blocks of README and docs/ run as they stand: a page is one session, in its order.
 
-`python` and `sh` blocks run. `text` blocks show forms and pictures; `console` blocks install or serve
-something, and only that. What a line prints stands in a comment at its end, or below it.
+`python` and `sh` blocks run. `text` blocks show forms; `console` blocks only install or serve
+something. What a line prints stands in a comment at its end, or below it.
 """
 
 from __future__ import annotations
