@@ -1,6 +1,5 @@
-"""``python -m klda``: the command line."""
+"""``python -m klda``: the ``klda`` command."""
 
 from klda.cli import main
 
-if __name__ == "__main__":
-    main()
+main()
