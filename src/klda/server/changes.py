@@ -54,6 +54,7 @@ class Change:
     merge: bool = False
     key: Key | None = None
     tally: Tally | None = None
+    by: str = "api"  # who made it: a program, the page, or an application that teaches
     # Once it is made:
     number: int = 0
     when: float = 0.0  # seconds since 1970
