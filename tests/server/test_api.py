@@ -5,7 +5,7 @@ import json
 import pytest
 
 from klda import Learner
-from klda.server import api, page
+from klda.server import api, label_studio, page
 from klda.server.journal import JournalError
 from klda.server.settings import MAX_ITEMS
 
@@ -236,13 +236,14 @@ def test_every_path_needs_a_key_unless_it_reveals_nothing(features_model):
     with serving(features_model, keys=KEYS) as client:
         routes = [
             route
-            for router in (api.router, api.open_router, page.router)
+            for router in (api.router, api.open_router, label_studio.router, page.router)
             for route in router.routes
         ]
         paths = {(method, route.path) for route in routes for method in route.methods}
         paths |= {("GET", "/v1/nothing"), ("POST", "/page/nothing")}
         refused = {(m, p) for m, p in paths if client.request(m, p).status_code == 401}
-        assert {path for _, path in paths - refused} == {"/v1/health", "/", "/login", "/logout"}
+        health = {"/v1/health", "/label-studio/health", "/label-studio/"}
+        assert {path for _, path in paths - refused} == health | {"/", "/login", "/logout"}
         for method, path in sorted(paths):
             status = client.request(method, path, headers=bearer(ASK)).status_code
             asks = method == "GET" or path in ("/v1/predict", "/v1/explain")

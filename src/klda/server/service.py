@@ -17,7 +17,7 @@ from klda.inspection.quality import Quality
 from klda.labels import Label
 from klda.learner import Learner
 from klda.server.batching import Batcher, Encode
-from klda.server.changes import Change, Key
+from klda.server.changes import API, Change, Key
 from klda.server.events import Watchers
 from klda.server.journal import Journal
 from klda.server.settings import ServiceSettings
@@ -142,15 +142,20 @@ class Service:
         # Shielded: a client that disconnects must not cancel a change half-way.
         return await asyncio.shield(asyncio.wrap_future(self.writer.submit(change)))
 
-    async def learn(self, inputs: Any, labels: Sequence[Label], key: Key | None = None) -> Change:
+    async def learn(
+        self, inputs: Any, labels: Sequence[Label], key: Key | None = None, by: str = API
+    ) -> Change:
         """Learn inputs, with one label each."""
         rows = await self._encode(inputs)
         tally = await self.run(self.snapshot.compare, rows, labels)
-        return await self.change(Change("learn", labels, rows, key=key, tally=tally))
+        return await self.change(Change("learn", labels, rows, key=key, tally=tally, by=by))
 
-    async def remove(self, inputs: Any, labels: Sequence[Label], key: Key | None = None) -> Change:
+    async def remove(
+        self, inputs: Any, labels: Sequence[Label], key: Key | None = None, by: str = API
+    ) -> Change:
         """Forget exactly these samples, with one label each."""
-        return await self.change(Change("remove", labels, await self._encode(inputs), key=key))
+        rows = await self._encode(inputs)
+        return await self.change(Change("remove", labels, rows, key=key, by=by))
 
     async def _encode(self, inputs: Any) -> np.ndarray:
         return await asyncio.wrap_future(self.batcher.encode(inputs))
