@@ -155,6 +155,9 @@ def test_code_blocks_run_and_print_what_the_page_says(page, tmp_path, request):
         if below or beside[0] in "[{0123456789":
             said = below or beside
             assert any(agrees(line, said) for line in printed), (said, lines)
+    if page.name == "README.md":
+        assert "when does my card arrive?,card_arrival," in done.stdout
+        assert '{"text": "PIN lost", "label": "pin"' in done.stdout
 
 
 def test_every_block_runs_or_shows_something_that_can_not():
