@@ -175,6 +175,13 @@ def test_every_block_runs_or_shows_something_that_can_not():
         assert not re.findall(r"\n\n {4}(?![ *-])\S", outside), f"{name(page)}: indented code"
 
 
+def test_the_index_of_how_tos_lists_every_one_once():
+    text = (DOCS / "howto" / "index.md").read_text(encoding="utf-8")
+    pages = sorted(page.stem for page in (DOCS / "howto").glob("*.md") if page.stem != "index")
+    assert sorted(re.findall(r"\]\(([\w-]+)\.md\)", text)) == pages
+    assert sorted(re.findall(r"^.+ <([\w-]+)>$", text, re.M)) == pages
+
+
 def test_links_of_the_readme_lead_somewhere():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     place = r"(?:github\.com/klda/klda/blob|raw\.githubusercontent\.com/klda/klda)/main/(\S+)$"
