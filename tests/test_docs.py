@@ -152,7 +152,7 @@ def test_code_blocks_run_and_print_what_the_page_says(page, tmp_path, request):
     printed = iter(lines)
     code = "\n".join(code for _, code in blocks(page, "python", "sh"))
     for beside, below in SAYS.findall(code):  # in the order of the page
-        if below or beside[0] in "[{0123456789":
+        if below or beside[0] in "[({0123456789":
             said = below or beside
             assert any(agrees(line, said) for line in printed), (said, lines)
     if page.name == "README.md":
