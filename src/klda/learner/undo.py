@@ -448,13 +448,8 @@ def _share(some: Rows | None, others: Rows | None, label: Label) -> bool:
     """Whether two parts may have samples of a class in common."""
     if some is None or others is None:
         return True
-    for row in some.rows_at(some.of_class(label)):
-        try:
-            others.find(row[None], [label])
-        except NotLearnedError:
-            continue
-        return True
-    return False
+    own = some.at(some.of_class(label))
+    return bool(others.holds(own.values, own.labels.tolist()).any())
 
 
 def _adjusted(rename: Change, own: Model, model: Model, sign: int) -> Change:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Form, Header, Query, Request, Response
 from fastapi.security import HTTPBearer
 
 import klda
@@ -13,7 +14,8 @@ from klda.data import as_label
 from klda.server import schemas
 from klda.server.changes import Change, Key, digest
 from klda.server.errors import STATUSES, ServerError
-from klda.server.inputs import inputs_of
+from klda.server.events import event_stream
+from klda.server.inputs import inputs_of, rows_of_file
 from klda.server.service import Service
 from klda.server.settings import MAX_KEY_LENGTH
 
@@ -72,6 +74,16 @@ async def explain(body: schemas.ExplainBody, service: CurrentService) -> Any:
     return await service.explain((await inputs_of(service, *body.inputs()))[0])
 
 
+@router.post("/suspects", response_model=schemas.SuspectsAnswer, tags=["look"])
+async def suspects(body: schemas.SuspectsBody, service: CurrentService) -> Any:
+    """Find samples whose labels are probably wrong, and samples that are there twice.
+
+    Each is answered by what was learned and by the other samples; nothing is learned.
+    """
+    inputs = await inputs_of(service, *body.inputs())
+    return {"suspects": await service.suspects(inputs, body.labels)}
+
+
 def _answer(service: Service, made: Change) -> dict[str, Any]:
     snapshot = service.snapshot
     return {
@@ -100,6 +112,30 @@ async def learn(body: schemas.LearnBody, service: CurrentService, key: MaybeKey)
     """
     inputs = await inputs_of(service, *body.inputs())
     return _answer(service, await service.learn(inputs, body.labels, key))
+
+
+@router.post("/learn-file", response_model=schemas.FileAnswer, tags=["teach"])
+async def learn_file(
+    service: CurrentService,
+    form: Annotated[schemas.FileForm, Form(media_type="multipart/form-data")],
+    idempotency_key: GivenKey = None,
+) -> Any:
+    """Learn the rows of a file of texts: any file that `klda learn` reads, as one change.
+
+    Columns are guessed unless they are named; the answer says which were read.
+    """
+    if service.modality != "text":
+        raise ServerError("Files can be taught to models of texts only: use POST /v1/learn.")
+    content, name = await form.file.read(), form.file.filename or "file"
+    known, layout = service.snapshot.counts, form.layout()
+    texts, labels, found, bad = await service.run(
+        partial(rows_of_file, skip_bad=form.skip_bad), content, name, known, layout
+    )
+    content_digest = digest(content + repr((name, layout, form.skip_bad)).encode())
+    key = None if idempotency_key is None else Key(idempotency_key, content_digest)
+    answer = _answer(service, await service.learn(texts, labels, key))
+    skipped = [{"place": row.place, "problem": row.problem} for row in bad]
+    return {**answer, "texts": found.inputs, "labels": found.label, "skipped": skipped}
 
 
 @_changing("/forget")
@@ -199,6 +235,52 @@ async def scores(service: CurrentService) -> Any:
         "tallies": [{"when": when, **tally._asdict()} for when, tally in found],
         "accuracy": right / asked if asked else None,
     }
+
+
+@router.get("/history", response_model=schemas.HistoryAnswer, tags=["look"])
+async def history(service: CurrentService, query: Annotated[schemas.HistoryQuery, Query()]) -> Any:
+    """List the latest changes, the latest first."""
+    found = await service.history(query.limit, query.before)
+    undoable = {change.number for change in await service.undoable()}
+    listed = [
+        {
+            "change": made.number,
+            "kind": "merge" if made.merge else made.kind,
+            "when": made.when,
+            "by": made.by,
+            "classes": list(dict.fromkeys(made.labels)),
+            "samples": made.samples,
+            "new_classes": made.new_classes,
+            "undoes": made.target if made.kind == "undo" else None,
+            "undoable": made.number in undoable,
+        }
+        for made in reversed(found)
+    ]
+    return {"changes": listed}
+
+
+@router.get("/quality", response_model=schemas.QualityAnswer, tags=["look"])
+async def quality(service: CurrentService) -> Any:
+    """Return how accurate the model is expected to be on new inputs, as a whole and by class.
+
+    No test file is needed: samples that were learned are answered as if they had not been.
+    """
+    return (await service.quality()).to_dict()
+
+
+@router.get(
+    "/events",
+    responses={200: {"content": {"text/event-stream": {"schema": schemas.EVENT}}}},
+    response_class=Response,
+    tags=["look"],
+)
+async def events(service: CurrentService) -> Response:
+    """Follow the model with server-sent events.
+
+    There is an event `change` at once and after each change, with the number of the last change
+    (`version`), and of `classes` and `samples`. The stream ends after ten minutes: connect again.
+    """
+    return await event_stream(service.states())
 
 
 @router.get("/model", response_model=schemas.ModelAnswer, tags=["look"])

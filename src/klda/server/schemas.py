@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+from fastapi import UploadFile
 from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr, model_validator
 
 from klda.checks import Modality
+from klda.data import Layout
 from klda.inspection.explanation import NearClass, NearSample
 from klda.inspection.label_set import ConfusablePair
+from klda.inspection.suspects import Suspect
 from klda.inspection.verdict import Verdict
 from klda.labels import MAX_LABEL_LENGTH, check_name, check_one_each
 from klda.learner.class_names import LONGEST_DESCRIPTION
 from klda.server.changes import MAX_NUMBER
-from klda.server.settings import MAX_FEATURES, MAX_ITEMS, MAX_TEXT_LENGTH, MAX_TOP
+from klda.server.settings import MAX_COMPARED, MAX_FEATURES, MAX_ITEMS, MAX_TEXT_LENGTH, MAX_TOP
 
 _WORDS = r"[^\s\x00-\x1f]"
 _MANY = Field(min_length=1, max_length=MAX_ITEMS)
+_COMPARED = Field(min_length=1, max_length=MAX_COMPARED)
 
 
 def _named(label: str) -> str:
@@ -109,6 +113,41 @@ class ForgetBody(Inputs, json_schema_extra=_example(labels=["card_arrival"])):
     labels: Labels
 
 
+class ComparedInputs(WithInputs):
+    """Inputs that are compared with each other."""
+
+    texts: Annotated[list[Text], _COMPARED] | None = None
+    features: Annotated[list[Row], _COMPARED] | None = None
+    images: Annotated[list[Image], _MANY] | None = None
+
+
+class FileForm(Body):
+    """A file of texts, and how to read it; what is not said is found out."""
+
+    file: UploadFile = Field(description="CSV, TSV, JSON, JSONL, parquet, xlsx, ...")
+    text: list[str] = Field([], max_length=100, description="Columns of texts, to be joined.")
+    label: str | None = Field(None, description="Column of labels.")
+    header: bool | None = Field(None, description="Whether the first row names the columns.")
+    encoding: str | None = Field(None, max_length=40)
+    skip_bad: bool = Field(False, description="Leave out rows without text or label.")
+
+    def layout(self) -> Layout:
+        """Return it as files are read with."""
+        return Layout(self.text or None, self.label or None, self.header, self.encoding or None)
+
+
+class SuspectsBody(
+    ComparedInputs,
+    json_schema_extra=_example(
+        texts=["where is my card?", "what is the rate?", "my card has not arrived yet"],
+        labels=["card_arrival", "card_arrival", "card_arrival"],
+    ),
+):
+    """Samples, learned or not, with one label each."""
+
+    labels: Annotated[list[ClassLabel], _COMPARED]
+
+
 class PredictBody(Inputs, json_schema_extra=_example(texts=["has my card been sent?"], top=2)):
     """Inputs, and how many classes to name for each."""
 
@@ -130,6 +169,13 @@ class ClassesQuery(Body):
     search: str = Field("", max_length=MAX_LABEL_LENGTH, description="Part of the name.")
     offset: int = Field(0, ge=0, le=10**9)
     limit: int = Field(1000, ge=1, le=10_000)
+
+
+class HistoryQuery(Body):
+    """Which changes to list."""
+
+    limit: int = Field(100, ge=1, le=1000)
+    before: int = Field(MAX_NUMBER, ge=1, le=MAX_NUMBER, description="A number of a change.")
 
 
 class RenameBody(Body, json_schema_extra=_example(old="card_arrival", new="card_delivery")):
@@ -208,6 +254,21 @@ class ChangeAnswer(BaseModel):
     repeated: bool = Field(description="The key was used before: nothing was changed again.")
 
 
+class SkippedRow(BaseModel):
+    """A row that was left out."""
+
+    place: str
+    problem: str
+
+
+class FileAnswer(ChangeAnswer):
+    """The model after the rows of a file were learned."""
+
+    texts: list[str] = Field(description="The columns that the texts were read from.")
+    labels: str | None = Field(description="The column that the labels were read from.")
+    skipped: list[SkippedRow]
+
+
 class RefusedChange(BaseModel):
     """A change that was acknowledged, and that a start could not apply to the model it found."""
 
@@ -217,6 +278,68 @@ class RefusedChange(BaseModel):
     samples: int
     when: float = Field(description="Seconds since 1970.")
     reason: str
+
+
+class HistoryEntry(BaseModel):
+    """A change that was made."""
+
+    change: int = Field(description="Its number.")
+    kind: str = Field(
+        description="learn, remove (of samples), forget (of classes), rename, merge, declare, undo."
+    )
+    when: float = Field(description="Seconds since 1970.")
+    by: str = Field(description="Who made it: api, page, or the name of an application.")
+    classes: list[str | int]
+    samples: int = Field(description="How many samples the model has more than before.")
+    new_classes: list[str | int]
+    undoes: int | None = Field(description="The change that it took back, if it is an undo.")
+    undoable: bool = Field(description="Whether POST /v1/undo can still take it back.")
+
+
+class HistoryAnswer(BaseModel):
+    """Changes, the latest first."""
+
+    changes: list[HistoryEntry]
+
+
+# An event of GET /v1/events, as OpenAPI describes one.
+EVENT = {
+    "type": "object",
+    "properties": {
+        "event": {"const": "change"},
+        "id": {"type": "string", "description": "Number of the last change."},
+        "data": {"type": "string", "description": "JSON with version, classes and samples."},
+    },
+    "required": ["event", "data"],
+}
+
+
+class SuspectsAnswer(BaseModel):
+    """Samples to look at: unlikely labels first, then near-duplicates with different labels."""
+
+    suspects: list[Suspect]
+
+
+class Accuracy(BaseModel):
+    """An expected accuracy, as a fraction; null if it is not known."""
+
+    accuracy: float | None
+    low: float = Field(description="It is likely (90%) to be between low and high.")
+    high: float
+    left_out: int = Field(description="How many samples were answered as if not learned.")
+
+
+class ClassAccuracy(Accuracy):
+    """The expected accuracy of a class."""
+
+    label: str | int
+    samples: int
+
+
+class QualityAnswer(Accuracy):
+    """The expected accuracy of the model and of each class."""
+
+    classes: list[ClassAccuracy]
 
 
 class Word(BaseModel):
