@@ -10,8 +10,19 @@ from klda_bench.measure.labels import quality, suggest, suspects
 
 @pytest.fixture
 def sets(tmp_path):
-    """Ten classes of texts that are easy to tell apart."""
-    words = "amber basil cedar delta ember fjord grape hazel ivory jewel".split()
+    """Eight classes of texts that are easy to tell apart."""
+    words = [
+        "amber",
+        "basil",
+        "cedar",
+        "delta",
+        "ember",
+        "fjord",
+        "grape",
+        "hazel",
+        "ivory",
+        "jewel",
+    ]
     rng = np.random.default_rng(0)
     for part in ("train", "test"):
         lines = [
@@ -40,5 +51,5 @@ def test_suspects(sets):
 
 def test_suggest(sets):
     (row,) = suggest(sets, backbone="ngrams", seeds=1, step=5)
-    assert row["all"] == 120
-    assert 10 <= row["suggest"] <= min(row["random"], row["uncertain"])
+    assert row["all"] == 96
+    assert 8 <= row["suggest"] <= min(row["random"], row["uncertain"])
