@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from klda.learner import folder as storage
+from klda.storage import folder as storage
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TEXTS = REPOSITORY / "bench" / "src" / "klda_bench" / "demo"  # the demonstration's, as data

@@ -11,7 +11,17 @@ import klda
 SOURCE = Path(klda.__file__).parent
 # A room imports only rooms above it: lazily or not, for types or not.
 BESIDE = ["version", "errors", "checks", "cpus", "labels", "progress"]
-ROOMS = [*BESIDE, "engine", "classifiers", "encoders", "data", "learner"]
+ROOMS = [
+    *BESIDE,
+    "engine",
+    "classifiers",
+    "encoders",
+    "data",
+    "storage",
+    "inspection",
+    "export",
+    "learner",
+]
 DOORS = ["cli", "server", "cluster"]  # what users meet; the command line opens the other two
 MOST_TIED = 3  # modules that may import each other in a circle, for types
 

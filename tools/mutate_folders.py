@@ -37,9 +37,9 @@ from tests.own_encoder import LetterCounts
 
 from klda import KLDA, LDA, KldaError, Learner
 from klda.data import open_tables, read
-from klda.learner import array_files
-from klda.learner import folder as storage
 from klda.learner.resume import ResumableLearn
+from klda.storage import array_files
+from klda.storage import folder as storage
 
 OLD = Path(__file__).parent.parent / "tests" / "folders" / "0.2.0"
 REFUSED = "compact-of-few-samples"  # undamaged, too

@@ -134,7 +134,7 @@ def test_a_missing_model_is_named_and_not_made(cli, rows, tmp_path, command):
 )
 def test_the_process_that_holds_a_folder_is_named(cli, make, rows, command, advice):
     model = make("m", "ab")
-    code = "import sys, klda.learner.folder as f\nwith f.writer_lock(sys.argv[1]): print(); input()"
+    code = "import sys, klda.storage.folder as f\nwith f.writer_lock(sys.argv[1]): print(); input()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     started = [sys.executable, "-c", code, str(model), command, "--quiet"]
     with subprocess.Popen(started, **pipes) as holder:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from klda import Learner
-from klda.learner import folder as storage
+from klda.storage import folder as storage
 from tests.cli.conftest import folder_content
 
 CLASSES = ("card_arrival", "lost_card", "refund=customer wants money back")

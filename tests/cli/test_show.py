@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from klda.learner import folder as storage
+from klda.storage import folder as storage
 from tests.cli.conftest import words
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from klda import KLDA, LDA
 from klda.engine.calibration import Evidence
-from klda.learner.evaluation import Reliability
+from klda.inspection.evaluation import Reliability
 from tests import reference
 from tests.reference import DEVICE
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from klda import KLDA, LDA, KldaError, Learner, encoders
+from klda.inspection.evaluation import Evaluation, Reliability
+from klda.inspection.verdict import SURE, Verdict, verdict
 from klda.learner import UNKNOWN, UNKNOWN_INTEGER
-from klda.learner.evaluation import Evaluation, Reliability
-from klda.learner.verdict import SURE, Verdict, verdict
 from tests.factories import examples, unknown_questions
 from tests.learner.samples import small
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from klda import KLDA, Learner
-from klda.learner import folder
+from klda.storage import folder
 
 pytestmark = pytest.mark.slow
 

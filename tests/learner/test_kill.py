@@ -17,7 +17,7 @@ import pytest
 
 from klda import KLDA
 from klda.learner import Learner
-from klda.learner import folder as storage
+from klda.storage import folder as storage
 from tests.factories import write_rows
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 
 from klda import LDA, KldaError, Learner
 from klda.engine.rows import CHUNK_ROWS, Rows, halve
-from klda.learner import folder as storage
+from klda.storage import folder as storage
 from tests.learner.samples import (
     DIMENSION,
     PROBE,

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from klda import Learner
-from klda.learner import folder as storage
 from klda.learner.resume import unfinished
+from klda.storage import folder as storage
 from tests.factories import write_rows
 from tests.learner.test_kill import Commands, command, start
 

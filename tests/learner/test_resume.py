@@ -13,9 +13,9 @@ from klda import Learner
 from klda.data import Layout, TableError, open_tables, read
 from klda.engine.engine import Engine
 from klda.errors import KldaError
-from klda.learner import folder as storage
 from klda.learner import resume
 from klda.learner.resume import CheckpointError, CheckpointWarning, ResumableLearn
+from klda.storage import folder as storage
 from tests.learner.samples import small
 
 CHUNK = 50

@@ -16,13 +16,14 @@ import pytest
 from klda import KldaError, Learner, encoders
 from klda.engine import model as engine_model
 from klda.engine.engine import PredictionOnlyError
-from klda.learner import FoundationModelError, array_files
-from klda.learner import folder as storage
-from klda.learner.folder import ModelChangedError, ModelExistsError, ModelFolderError
+from klda.learner import FoundationModelError
+from klda.storage import array_files
+from klda.storage import folder as storage
+from klda.storage.folder import ModelChangedError, ModelExistsError, ModelFolderError
 from tests.factories import edit_document
 from tests.learner.samples import PROBE, assert_same_scores, rows_of, samples, small, taught
-from tests.learner.test_folder import FailingSystem
 from tests.own_encoder import LetterCounts
+from tests.storage.test_folder import FailingSystem
 
 REPOSITORY = Path(__file__).parent.parent.parent
 OLD = REPOSITORY / "tests" / "folders" / "0.2.0"

@@ -20,13 +20,13 @@ from starlette.testclient import TestClient
 
 from klda import KLDA
 from klda.learner import Learner
-from klda.learner.folder import JOURNAL
 from klda.server.app import create_app
 from klda.server.changes import Change
 from klda.server.errors import ServerError
 from klda.server.run import address_of, listen, uvicorn_server
 from klda.server.service import Service
 from klda.server.settings import ApiKey, ServiceSettings
+from klda.storage.folder import JOURNAL
 from tests.factories import examples
 
 WIDTH = 8

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from klda.learner import Detached
-from klda.learner.folder import JOURNAL
 from klda.server.changes import Bookmark, Change, Key, Tally
 from klda.server.journal import Journal, JournalError
+from klda.storage.folder import JOURNAL
 
 
 def learn(number, n=3, key=""):

@@ -15,10 +15,10 @@ import pytest
 
 from klda import KLDA
 from klda.learner import Learner
-from klda.learner import folder as storage
-from klda.learner.folder import JOURNAL, ModelFolderError
 from klda.server.changes import Change, Key
 from klda.server.journal import JournalError
+from klda.storage import folder as storage
+from klda.storage.folder import JOURNAL, ModelFolderError
 
 from .conftest import Running, journaled, listening, samples, serving, wait_for
 from .test_writer import ALL, refused, write

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from klda.errors import KldaError
-from klda.learner.folder import DOCUMENT, JOURNAL
 from klda.server.client import Client
 from klda.server.errors import ServerError
 from klda.server.journal import JournalError
+from klda.storage.folder import DOCUMENT, JOURNAL
 from tests.factories import ServiceProcess
 
 from .conftest import CENTRES, Running, samples

@@ -14,14 +14,14 @@ import pytest
 
 from klda import KLDA
 from klda.learner import Learner
-from klda.learner import folder as storage
-from klda.learner.folder import JOURNAL
 from klda.server import api, schemas
 from klda.server.changes import Bookmark, Change, Key
 from klda.server.journal import Journal
 from klda.server.service import Service
 from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
+from klda.storage import folder as storage
+from klda.storage.folder import JOURNAL
 
 from .conftest import CENTRES, Running, Verbs, fails, journaled, samples, serving, wait_for
 

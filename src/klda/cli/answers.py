@@ -140,7 +140,7 @@ def explained(
 
 def write_explanations(stream: TextIO, records: Iterable[Record]) -> None:
     """Write explanations for people."""
-    from klda.learner.verdict import verdict
+    from klda.inspection.verdict import verdict
 
     console = results(stream)
     layout: dict[str, Any] = {"padding": (0, 2), "pad_edge": True}

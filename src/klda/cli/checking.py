@@ -14,8 +14,8 @@ from klda.errors import KldaError
 
 if TYPE_CHECKING:
     from klda.data import Layout
+    from klda.inspection.evaluation import Evaluation
     from klda.learner import Learner
-    from klda.learner.evaluation import Evaluation
 
 SHOWN = 20  # classes in the table
 NAMED = 3  # classes in an error
@@ -68,7 +68,7 @@ class CheckedChange:
             )
 
     def _changes(self) -> list[Any]:
-        from klda.learner.quality import class_changes
+        from klda.inspection.quality import class_changes
 
         if self.after is None:
             return []

@@ -302,7 +302,8 @@ def merge(
 
     **klda merge** all/ west/ **--output** all/
     """
-    from klda.learner import Learner, folder
+    from klda.learner import Learner
+    from klda.storage import folder
 
     if len(models) < 2:
         raise typer.BadParameter("Give at least two model folders to merge.")

@@ -18,8 +18,8 @@ from klda.cli.options import option
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
+    from klda.inspection.evaluation import Evaluation
     from klda.labels import Label
-    from klda.learner.evaluation import Evaluation
 
 SHOWN = 20  # classes in the table, without --all
 NAMED = 5  # labels that the model does not know
@@ -70,7 +70,8 @@ def evaluate(
 
     **klda evaluate** test.csv **--model** bot/ **--errors** wrong.csv
     """
-    from klda.learner import Learner, plots
+    from klda.inspection import plots
+    from klda.learner import Learner
 
     layout = options.layout(text_column, label_column, header, encoding)
     for name, path in (("--confusion", confusion), ("--reliability", reliability)):

@@ -108,8 +108,8 @@ def learn(
 
     **klda learn** tickets.csv **--server** http://127.0.0.1:8000
     """
-    from klda.learner import folder
     from klda.learner.resume import ResumableLearn
+    from klda.storage import folder
 
     layout = options.layout(text_column, label_column, header, encoding)
     check_refusal(check, refuse_worse)

@@ -95,7 +95,7 @@ def changed(
 
     If there is none, `new` makes one, or its absence is an error.
     """
-    from klda.learner import folder
+    from klda.storage import folder
 
     if new is None and not folder.exists(model):
         folder.load(model)  # says what is wrong; a lock would make the folder

@@ -59,7 +59,7 @@ def show(
 
     **klda show** bot/ **--confusable --map** classes.html
     """
-    from klda.learner.folder import damage_named, load
+    from klda.storage.folder import damage_named, load
 
     at = folder or model
     if at is None or (folder and model):
@@ -121,7 +121,7 @@ def _classifier(document: dict[str, Any]) -> str:
 
 def _few(classes: dict[Any, int]) -> str:
     """Name the classes that have fewer samples than they should have."""
-    from klda.learner.label_set import small_classes
+    from klda.inspection.label_set import small_classes
 
     small = [one.label for one in small_classes(classes)]
     more = f" and {len(small) - 3:,} more" if len(small) > 3 else ""
@@ -207,7 +207,8 @@ def _show_label_set(
     model: Path, confusable: bool, map_file: Path | None, verify: bool, as_json: bool
 ) -> None:
     """Print the problems of a model's label set, draw its map, or both."""
-    from klda.learner import Learner, label_set, plots
+    from klda.inspection import label_set, plots
+    from klda.learner import Learner
 
     if map_file is not None:
         plots.check_file("--map", map_file, plots.MAP_SUFFIXES)

@@ -17,11 +17,11 @@ from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows
 from klda.engine.solution import Answer, Solution, softmax
 from klda.errors import KldaError
+from klda.inspection.evaluation import Evaluation
+from klda.inspection.explanation import Explanation, explain_rows
+from klda.inspection.quality import Quality, quality_of
 from klda.labels import Label
-from klda.learner.evaluation import Evaluation
-from klda.learner.explanation import Explanation, explain_rows
 from klda.learner.inputs import InputEncoder, Labels
-from klda.learner.quality import Quality, quality_of
 from klda.progress import Show
 
 # What `predict` answers for inputs that are rejected, where classes are strings or integers. -1 is
@@ -319,7 +319,7 @@ class Answering:
         """Say how accurate it is expected to be on new inputs, without a test file.
 
         The samples learned are each answered as if they had not been; see
-        :class:`klda.learner.quality.Quality`.
+        :class:`klda.inspection.quality.Quality`.
         """
         return quality_of(self.solution)
 
@@ -375,10 +375,9 @@ class Answering:
         dict
             What ``klda.json`` says, and the files' names.
         """
-        from klda.learner.onnx_export import export_onnx
+        from klda.export.onnx import export_onnx
 
-        check_fraction("reject", reject)
-        return export_onnx(self, folder, reject=reject)
+        return export_onnx(folder, self.encoder, self.solution, self.threshold(reject))
 
 
 def _unknown(solution: Solution) -> Label:

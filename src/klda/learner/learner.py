@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,12 +31,13 @@ from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows, SampleId
 from klda.errors import KldaError
 from klda.labels import Label, as_list, as_python, check_one_each, label_list
-from klda.learner import folder, stored
+from klda.learner import stored
 from klda.learner.answering import Answering
 from klda.learner.class_names import ClassNames
 from klda.learner.history import HISTORY_LENGTH, check_no_overlap, entry, learned
 from klda.learner.inputs import InputEncoder, Labels, check_same_features, open_encoder
 from klda.progress import Show
+from klda.storage import folder
 
 
 class ForgetTraceWarning(UserWarning):
@@ -567,7 +569,7 @@ class Learner(Answering):
         """Return the arrays and the document that :meth:`save` writes.
 
         Later changes leave them alone, so another thread can write them with
-        `klda.learner.folder.save`. With ``solved=False`` they hold only what learning needs, and
+        `klda.storage.folder.save`. With ``solved=False`` they hold only what learning needs, and
         nothing is solved.
         """
         with self._lock:
@@ -643,9 +645,13 @@ class Learner(Answering):
         str
             Address of the commit.
         """
-        from klda.learner import hub
+        from klda.export import hub
 
-        return hub.push(self, name, private=private, token=token, message=message)
+        hub.check_name(name)
+        with tempfile.TemporaryDirectory() as beside:
+            place = Path(beside, "model")
+            self.copy().save(place)
+            return hub.push(place, name, private=private, token=token, message=message)
 
     @classmethod
     def from_pretrained(
@@ -664,7 +670,7 @@ class Learner(Answering):
         **load
             More parameters of :meth:`load`.
         """
-        from klda.learner import hub
+        from klda.export import hub
 
         if not Path(name).is_dir():
             name = hub.download(str(name), revision=revision, token=token)

@@ -20,9 +20,9 @@ from typing import Any
 
 from klda.data import Batch, Position, Table, identity
 from klda.errors import KldaError
-from klda.learner import folder as folders
 from klda.learner.learner import Learner
 from klda.progress import Show
+from klda.storage import folder as folders
 from klda.version import __version__
 
 EVERY = 180.0  # seconds between checkpoints

@@ -15,7 +15,7 @@ from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows
 from klda.engine.rule import LDA_PART, lda_part
 from klda.errors import KldaError
-from klda.learner.folder import StoredModel
+from klda.storage.folder import StoredModel
 from klda.version import __version__
 
 Content = tuple[dict[str, Any], dict[str, np.ndarray]]

@@ -20,7 +20,7 @@ from klda.server.errors import ServerError
 from klda.server.settings import MAX_TOP
 
 if TYPE_CHECKING:
-    from klda.learner.evaluation import Evaluation
+    from klda.inspection.evaluation import Evaluation
 
 BATCH = 500
 BATCH_IMAGES = 16
@@ -230,7 +230,7 @@ class Client:
         inputs = checked_inputs(inputs, self.modality)
         names = _one_each(inputs, labels)
         answers = self._ask(inputs, 1)
-        from klda.learner.evaluation import Evaluation  # loads scikit-learn
+        from klda.inspection.evaluation import Evaluation  # loads scikit-learn
 
         sure = np.array([answer["probability"] for answer in answers])
         return Evaluation.of(names, [answer["label"] for answer in answers], sure)

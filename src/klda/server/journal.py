@@ -30,8 +30,8 @@ from safetensors.numpy import load, save
 
 from klda.errors import KldaError
 from klda.learner import Detached
-from klda.learner.folder import JOURNAL, check_own
 from klda.server.changes import Bookmark, Change, Key, Tally, digest
+from klda.storage.folder import JOURNAL, check_own
 
 VERSION = 4
 MAX_KEPT = 10_000  # changes that the model folder has

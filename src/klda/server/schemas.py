@@ -7,11 +7,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr, model_validator
 
 from klda.checks import Modality
+from klda.inspection.explanation import NearClass, NearSample
+from klda.inspection.label_set import ConfusablePair
+from klda.inspection.verdict import Verdict
 from klda.labels import MAX_LABEL_LENGTH, check_name, check_one_each
 from klda.learner.class_names import LONGEST_DESCRIPTION
-from klda.learner.explanation import NearClass, NearSample
-from klda.learner.label_set import ConfusablePair
-from klda.learner.verdict import Verdict
 from klda.server.changes import MAX_NUMBER
 from klda.server.settings import MAX_FEATURES, MAX_ITEMS, MAX_TEXT_LENGTH, MAX_TOP
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from klda.engine.solution import Answer
+from klda.inspection.class_map import ClassMap
+from klda.inspection.label_set import ClassDistances, ConfusablePair
 from klda.labels import Label
 from klda.learner import Learner
-from klda.learner.class_map import ClassMap
-from klda.learner.label_set import ClassDistances, ConfusablePair
 from klda.server.batching import Batcher, Encode
 from klda.server.changes import Change, Key
 from klda.server.journal import Journal

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from klda.engine.solution import Answer
+from klda.inspection.verdict import Verdict, verdict
 from klda.labels import Label
 from klda.learner import Learner
-from klda.learner.verdict import Verdict, verdict
 from klda.server.changes import Tally
 from klda.server.errors import ServerError
 

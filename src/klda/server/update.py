@@ -18,10 +18,10 @@ from klda.engine.engine import DamagedModelError, PredictionOnlyError
 from klda.errors import KldaError, MissingDependencyError
 from klda.labels import Label
 from klda.learner import Detached, Learner
-from klda.learner.folder import ModelFolderError
 from klda.server.changes import SERVICE, Change
 from klda.server.errors import ServerError
 from klda.server.journal import Journal, JournalError
+from klda.storage.folder import ModelFolderError
 
 # Errors in what is stored.
 STORAGE_ERRORS = (JournalError, ModelFolderError, DamagedModelError)

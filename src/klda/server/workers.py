@@ -20,9 +20,9 @@ from threadpoolctl import ThreadpoolController
 
 from klda.cpus import usable_cpus
 from klda.learner import Learner
-from klda.learner import folder as storage
 from klda.server.errors import ServerError
 from klda.server.settings import ServiceSettings
+from klda.storage import folder as storage
 
 LOW_PRIORITY = 5
 BLAS_MEMORY = 32 << 20  # bytes that OpenBLAS takes, for each thread that uses it at the same time

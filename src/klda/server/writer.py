@@ -22,7 +22,6 @@ from typing import Any
 from klda.engine.engine import DamagedModelError
 from klda.errors import is_lack_of_memory
 from klda.learner import Learner
-from klda.learner import folder as storage
 from klda.server.changes import SERVICE, Bookmark, Change
 from klda.server.errors import ServerError
 from klda.server.journal import Journal, JournalError, set_aside
@@ -30,6 +29,7 @@ from klda.server.settings import MAX_WAITING, ServiceSettings
 from klda.server.snapshot import Snapshot
 from klda.server.update import make, replay
 from klda.server.workers import lower_priority, open_learner, outcome_of, settle
+from klda.storage import folder as storage
 
 MAX_GROUP_ROWS = 2048  # of learns that are made together
 CHECKPOINT_AGAIN_SECONDS = 30.0  # after a checkpoint that failed

@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 from klda import encoders
 from klda.errors import KldaError
-from klda.learner.evaluation import Reliability
+from klda.inspection.evaluation import Reliability
 from klda_bench import data, environment
 from klda_bench.models.feature_cache import CachedEncoder
 from klda_bench.results import Results, Row, key_of, program

@@ -16,9 +16,9 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from klda.learner import array_files
-from klda.learner import folder as storage
-from klda.learner.folder import ModelBusyError, ModelChangedError, ModelFolderError
+from klda.storage import array_files
+from klda.storage import folder as storage
+from klda.storage.folder import ModelBusyError, ModelChangedError, ModelFolderError
 from tests.factories import edit_document
 
 
@@ -118,7 +118,7 @@ def test_loading_reads_no_array(tmp_path):
     storage.save(tmp_path / "m", {"big": np.zeros((4000, 4000), np.float32)}, {})
     code = f"""
 from pathlib import Path
-from klda.learner import folder as storage
+from klda.storage import folder as storage
 read = lambda: int(Path("/proc/self/io").read_text().split()[1])
 before = read()
 assert storage.load({str(tmp_path / "m")!r}).arrays["big"].shape == (4000, 4000)
@@ -337,7 +337,7 @@ def test_a_full_disk_leaves_the_folder_as_it_was(model, is_new):
     code = f"""
 import resource, sys
 import numpy as np
-from klda.learner import folder as storage
+from klda.storage import folder as storage
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
 try:
     storage.save({str(folder)!r}, {{"a": np.zeros(50_000, np.int32), "b": np.zeros(10**6)}}, {{}})
@@ -398,7 +398,7 @@ def test_a_failure_at_any_step_of_a_save_leaves_the_old_model_or_the_new(model, 
 
 def test_another_process_or_thread_is_another_writer(model):
     code = f"""
-from klda.learner import folder as storage
+from klda.storage import folder as storage
 try:
     with storage.writer_lock({str(model)!r}):
         print("got it")

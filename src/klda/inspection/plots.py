@@ -14,9 +14,9 @@ from klda.errors import KldaError, require
 
 if TYPE_CHECKING:
     from klda.engine.solution import Solution
-    from klda.learner.class_map import ClassMap, Dot
-    from klda.learner.evaluation import Evaluation
-    from klda.learner.label_set import ConfusablePair
+    from klda.inspection.class_map import ClassMap, Dot
+    from klda.inspection.evaluation import Evaluation
+    from klda.inspection.label_set import ConfusablePair
 
 SUFFIXES = (".png", ".svg", ".pdf")
 MAP_SUFFIXES = (".html", *SUFFIXES)
@@ -84,7 +84,7 @@ def draw_map(solution: Solution, path: str | Path) -> None:
 
     An .html file is a page that needs nothing else: names on hover, zoom, search.
     """
-    from klda.learner.label_set import ClassDistances
+    from klda.inspection.label_set import ClassDistances
 
     path = check_file("path", path, MAP_SUFFIXES)
     distances = ClassDistances.of(solution)
@@ -127,7 +127,7 @@ def _map_page(title: str, dots: list[Dot], pairs: list[ConfusablePair]) -> str:
         "classes": [asdict(dot) for dot in dots],
         "pairs": [(at[pair.first], at[pair.second], pair.confusion) for pair in pairs],
     }
-    page = resources.files("klda.learner").joinpath("class_map.html").read_text(encoding="utf-8")
+    page = resources.files("klda.inspection").joinpath("class_map.html").read_text(encoding="utf-8")
     # A class may be called </script>.
     return page.replace("@MAP@", json.dumps(drawn).replace("<", r"\u003c"))
 

@@ -4,8 +4,14 @@ import numpy as np
 import pytest
 
 from klda import LDA
-from klda.learner.class_map import ClassMap, classical_scaling, fit_middle, name_width, place_names
-from klda.learner.label_set import ClassDistances
+from klda.inspection.class_map import (
+    ClassMap,
+    classical_scaling,
+    fit_middle,
+    name_width,
+    place_names,
+)
+from klda.inspection.label_set import ClassDistances
 
 
 def squared_distances(points):

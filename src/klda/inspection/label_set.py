@@ -21,8 +21,8 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from klda.engine.solution import Solution
+from klda.inspection.class_map import ClassMap
 from klda.labels import Label
-from klda.learner.class_map import ClassMap
 
 FEW_SAMPLES = 10
 

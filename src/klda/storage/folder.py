@@ -35,8 +35,8 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from klda.errors import KldaError
-from klda.learner import array_files
-from klda.learner.array_files import ModelFolderError, damaged
+from klda.storage import array_files
+from klda.storage.array_files import ModelFolderError, damaged
 from klda.version import __version__
 
 FORMAT = "klda-model"

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from klda.engine.solution import Solution
+from klda.inspection.evaluation import Evaluation
 from klda.labels import Label
-from klda.learner.evaluation import Evaluation
 
 LEVEL = 0.9  # how likely accuracies are within their ranges
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from klda.encoders import Encoder
 from klda.encoders.onnx_bert import OnnxBert, is_bert
 from klda.encoders.onnx_graph import Graph
 from klda.encoders.options import Options
@@ -17,33 +18,34 @@ from klda.engine.rule import RelativeMahalanobis
 from klda.engine.solution import Solution
 from klda.errors import KldaError
 
-if TYPE_CHECKING:
-    from klda.learner.answering import Answering
-
 LARGEST = 2**31 - 1  # bytes: the format's limit
 _FLOAT, _DOUBLE = 1, 11  # element types
 
 
-def export_onnx(learner: Answering, folder: str | Path, *, reject: float) -> dict[str, Any]:
-    """Write a learner as ONNX; see :meth:`klda.Learner.export_onnx`."""
+def export_onnx(
+    folder: str | Path, encoder: Encoder, solution: Solution, limit: float | None
+) -> dict[str, Any]:
+    """Write a foundation model and a solution; see :meth:`klda.Learner.export_onnx`.
+
+    `limit` is the novelty beyond which inputs are unknown; None if that can't be told.
+    """
     folder = Path(folder)
     if folder.exists() and any(folder.iterdir()):
         raise KldaError(f"{folder} is not empty: give a folder that is new or empty.")
-    solution, limit = learner.solution, learner.threshold(reject)
     files = {"head.onnx": _head(solution, limit)}
     about: dict[str, Any] = {
         "classes": solution.classes.tolist(),
         "features": solution.n_features,
-        "foundation": learner.foundation.get("name"),
+        "foundation": encoder.fingerprint().get("name"),
         "knows_unknown": limit is not None,
     }
-    network = _network(learner.encoder)
+    network = _network(encoder)
     if network is not None:
         files["model.onnx"] = _whole(network, solution, limit)
         files["tokenizer.json"] = network.padding_tokenizer().to_str(pretty=True).encode()
         about["max_tokens"] = network.max_length
-        about["prompt"] = learner.encoder.prompt  # type: ignore[attr-defined]
-        about["lowercase"] = bool(learner.encoder.files.recipe.lowercase)  # type: ignore[attr-defined]
+        about["prompt"] = encoder.prompt  # type: ignore[attr-defined]
+        about["lowercase"] = bool(encoder.files.recipe.lowercase)  # type: ignore[attr-defined]
     files["klda.json"] = json.dumps(about, indent=2, ensure_ascii=False).encode()
     for name, content in files.items():
         if len(content) > LARGEST:

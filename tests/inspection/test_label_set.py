@@ -5,7 +5,7 @@ import pytest
 from scipy.special import ndtr
 
 from klda import KLDA, LDA
-from klda.learner import label_set
+from klda.inspection import label_set
 from tests.factories import clouds
 
 

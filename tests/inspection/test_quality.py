@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from klda import Learner
-from klda.learner.evaluation import Evaluation
-from klda.learner.quality import class_changes
+from klda.inspection.evaluation import Evaluation
+from klda.inspection.quality import class_changes
 from tests import reference
 
 

@@ -100,7 +100,7 @@ def hub(monkeypatch, tmp_path):
     )
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
-    monkeypatch.setattr("klda.learner.hub.default_cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr("klda.export.hub.default_cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setenv("HF_TOKEN", "hf_test")
     yield kind
     server.shutdown()

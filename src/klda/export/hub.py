@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from klda.encoders.sources import default_cache_folder
 from klda.errors import KldaError, require
-from klda.learner import folder as storage
-
-if TYPE_CHECKING:
-    from klda.learner.learner import Learner
+from klda.storage import folder as storage
 
 NAME = re.compile(r"[\w.-]+/[\w.-]+")
 MOST_CLASSES = 200  # listed in a card
@@ -23,16 +19,13 @@ TIMEOUT = 10.0  # seconds; the client itself would try again for minutes
 FILES = ["model.json", "*.safetensors", "README.md"]
 
 
-def push(
-    learner: Learner, name: str, *, private: bool, token: str | None, message: str | None
-) -> str:
-    """Upload a learner; see :meth:`klda.Learner.push_to_hub`."""
-    _check_name(name)
+def push(place: Path, name: str, *, private: bool, token: str | None, message: str | None) -> str:
+    """Upload a model folder that is not used otherwise; see :meth:`klda.Learner.push_to_hub`."""
+    check_name(name)
     client = require("huggingface_hub", "hub")
-    with tempfile.TemporaryDirectory() as beside, _hub_errors(name, "uploaded"):
-        place = Path(beside, "model")
-        learner.save(place)
-        (place / "README.md").write_text(model_card(learner, name), encoding="utf-8")
+    document = storage.load(place).document
+    (place / "README.md").write_text(model_card(document, name), encoding="utf-8")
+    with _hub_errors(name, "uploaded"):
         api = client.HfApi(token=token)
         api.create_repo(name, private=private, exist_ok=True)
         # Arrays of an earlier upload that the new model.json does not name would stay forever.
@@ -41,14 +34,14 @@ def push(
             folder_path=place,
             allow_patterns=FILES,
             delete_patterns="*.safetensors",
-            commit_message=message or f"{len(learner.classes)} classes",
+            commit_message=message or f"{len(document['classes'])} classes",
         )
     return str(done.commit_url)
 
 
 def download(name: str, *, revision: str | None, token: str | None) -> Path:
     """Return the folder of a model on the hub, downloaded if it has changed."""
-    _check_name(name)
+    check_name(name)
     client = require("huggingface_hub", "hub")
     with _hub_errors(name, "downloaded"):
         api = client.HfApi(token=token)
@@ -63,7 +56,8 @@ def download(name: str, *, revision: str | None, token: str | None) -> Path:
     return place
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """Raise unless a name can be one on the hub."""
     if not NAME.fullmatch(name):
         raise KldaError(
             f"{name!r} is neither a model folder nor a name on the hub: give a folder, or a name "
@@ -87,15 +81,18 @@ def _hub_errors(name: str, verb: str) -> Iterator[None]:
         ) from error
 
 
-def model_card(learner: Learner, name: str) -> str:
-    """Return the README of a model: what it is, what it knows, and what it stores."""
-    foundation = learner.foundation
-    counts = sorted(learner.classes.items(), key=lambda each: (-each[1], str(each[0])))
+def model_card(document: Mapping[str, Any], name: str) -> str:
+    """Return the README of a model: what it is, what it knows, and what it stores.
+
+    `document` is what ``model.json`` says.
+    """
+    foundation = document["foundation_model"]
+    counts = sorted(document["classes"].items(), key=lambda each: (-each[1], each[0]))
     shown = [f"| {_cell(label)} | {count:,} |" for label, count in counts[:MOST_CLASSES]]
     if len(counts) > MOST_CLASSES:
         shown.append(f"| ... {len(counts) - MOST_CLASSES:,} more | |")
-    kind = "image-classification" if learner.modality == "image" else "text-classification"
-    question = '"where is my card?"' if learner.modality == "text" else "..."
+    kind = "image-classification" if foundation["modality"] == "image" else "text-classification"
+    question = '"where is my card?"' if foundation["modality"] == "text" else "..."
     head = {"library_name": "klda", "pipeline_tag": kind, "tags": ["klda", "continual-learning"]}
     base = foundation.get("source")
     if isinstance(base, str) and NAME.fullmatch(base):
@@ -107,8 +104,8 @@ def model_card(learner: Learner, name: str) -> str:
             "---",
             f"# {name.rpartition('/')[2]}",
             "",
-            f"A classifier of {len(counts):,} classes from {learner.samples:,} examples, made with "
-            "klda. It learns new classes and more examples at any time, without forgetting.",
+            f"A classifier of {len(counts):,} classes from {document['samples']:,} examples, made "
+            "with klda. It learns new classes and more examples at any time, without forgetting.",
             "",
             "```python",
             "from klda import Learner",
@@ -121,7 +118,7 @@ def model_card(learner: Learner, name: str) -> str:
             "",
             "## What is stored",
             "",
-            _stored(learner),
+            _stored(document),
             "",
             "## Classes",
             "",
@@ -137,11 +134,11 @@ def _cell(label: Any) -> str:
     return str(label).replace("|", "\\|")
 
 
-def _stored(learner: Learner) -> str:
+def _stored(document: Mapping[str, Any]) -> str:
     """Say in plain words what of the examples can be found in the files."""
-    if learner.ledger is not None:
+    if document["keep"] is not None:
         held = "One row of numbers (features) per example, so that examples can be forgotten."
-    elif learner.engine.keeps_rows:
+    elif "rows" in document["engine"]["keeps"]:
         held = "One row of numbers (features) per example, because there are few."
     else:
         held = "Statistics: an average per class and one covariance. No row of a single example."

@@ -1,0 +1,1 @@
+"""A model taken elsewhere: to other languages as ONNX, to other people over a hub."""

@@ -1,0 +1,1 @@
+"""Looking at a model: how good it is, why it answers so, which classes are close."""

@@ -1,0 +1,1 @@
+"""Model folders, and the array files in them."""
