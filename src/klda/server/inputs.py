@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from klda.data import as_label, open_bytes
+from klda.data import Layout, Table, as_label
+from klda.data.batch import BadRow
 from klda.errors import require
 from klda.labels import Label
 from klda.server import schemas
@@ -24,7 +25,7 @@ MAX_PIXELS_TOGETHER = 250_000_000  # of a request
 MAX_SIDE = 2048  # networks use 224 to 518
 MOST_ROWS = 100_000
 _label: TypeAdapter[Label] = TypeAdapter(schemas.ClassLabel)
-_rows = TypeAdapter(list[tuple[schemas.Text, schemas.ClassLabel]])
+_row = TypeAdapter(tuple[schemas.Text, schemas.ClassLabel])
 
 
 async def inputs_of(service: Service, kind: str, values: list[Any]) -> Any:
@@ -114,33 +115,39 @@ def typed_class(name: str, known: Collection[Label]) -> Label:
     return name if name in known else _label.validate_python(as_label(name, known))
 
 
-class PastedRows(NamedTuple):
-    """Texts and their labels; without a header the first line is the first row."""
+class CheckedRows(NamedTuple):
+    """Texts and their labels, and where they were found."""
 
     texts: list[str]
     labels: list[Label]
-    has_header: bool
+    layout: Layout
 
 
-def pasted_rows(
-    content: bytes, name: str, known: Collection[Label], *, skip: int = 0
-) -> PastedRows:
-    """Read rows as files are read, and check that they can be taught; errors call them `name`."""
+def checked_rows(
+    table: Table, name: str, *, bad: Callable[[BadRow], None] | None = None
+) -> CheckedRows:
+    """Read a table and check that it can be taught; errors call it `name`.
+
+    Rows that can't be used are errors, unless a function takes the `bad` ones.
+    """
     texts: list[str] = []
     labels: list[Label] = []
-    has_header = True
-    for batch in open_bytes(content, name=name, classes=known).batches(skip=skip):
-        texts += batch.inputs
-        labels += batch.labels or []
-        has_header = batch.layout.header is not False
+    layout = table.layout
+    for batch in table.batches(bad=bad):
+        layout = batch.layout
+        for text, label in zip(batch.inputs, batch.labels or [], strict=True):
+            try:
+                _row.validate_python((text, label))
+            except ValidationError as error:
+                row, problem = f"row {len(texts) + 1}", f"{error.errors()[0]['msg']}."
+                if bad is None:
+                    raise ServerError(f"{name}, {row}: {problem}") from error
+                bad(BadRow(name, row, problem, {}))
+                continue
+            texts.append(text)
+            labels.append(label)
         if len(texts) > MOST_ROWS:
             raise ServerError(f"{name}: more than {MOST_ROWS:,} rows. Send them in several parts.")
     if not texts:
-        raise ServerError(f"{name}: there is a header but no row.")
-    try:
-        _rows.validate_python(list(zip(texts, labels, strict=True)))
-    except ValidationError as error:
-        first = error.errors()[0]
-        row = int(first["loc"][0]) + 1 + skip
-        raise ServerError(f"{name}, row {row}: {first['msg']}.") from error
-    return PastedRows(texts, labels, has_header)
+        raise ServerError(f"{name}: there is no row that can be used.")
+    return CheckedRows(texts, labels, layout)

@@ -118,15 +118,21 @@ class Service:
 
     async def learn(self, inputs: Any, labels: Sequence[Label], key: Key | None = None) -> Change:
         """Learn inputs, with one label each."""
-        rows = await self._encode(inputs)
+        return await self.learn_rows(await self.encode(inputs), labels, key)
+
+    async def learn_rows(
+        self, rows: np.ndarray, labels: Sequence[Label], key: Key | None = None
+    ) -> Change:
+        """Learn inputs that were encoded, with one label each."""
         tally = await self.run(self.snapshot.compare, rows, labels)
         return await self.change(Change("learn", labels, rows, key=key, tally=tally))
 
     async def remove(self, inputs: Any, labels: Sequence[Label], key: Key | None = None) -> Change:
         """Forget exactly these samples, with one label each."""
-        return await self.change(Change("remove", labels, await self._encode(inputs), key=key))
+        return await self.change(Change("remove", labels, await self.encode(inputs), key=key))
 
-    async def _encode(self, inputs: Any) -> np.ndarray:
+    async def encode(self, inputs: Any) -> np.ndarray:
+        """Return a feature row for each input."""
         return await asyncio.wrap_future(self.batcher.encode(inputs))
 
 

@@ -31,6 +31,16 @@ Rules of the house:
 - People read *example* and "card arrival"; the label itself stays as it is.
 """
 
+from klda.server.page import (  # noqa: F401, they add routes
+    ask,
+    class_map,
+    classes,
+    connect,
+    history,
+    importing,
+    sign_in,
+    start,
+)
 from klda.server.page.render import STATIC, STATIC_URL, page_error
 from klda.server.page.routes import router
 from klda.server.page.state import PageState

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,46 +12,16 @@ from fastapi.staticfiles import StaticFiles
 from fastapi.templating import Jinja2Templates
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from klda.labels import Label
 from klda.server.changes import Change, digest
 from klda.server.errors import ServerError
 from klda.server.gate import SESSION_COOKIE
+from klda.server.page import wording
 from klda.server.service import Service
 
 _FILES = Path(__file__).parent.parent / "static"
 STATIC = StaticFiles(directory=_FILES)
 # Other content has another address, so that browsers can keep the files.
 STATIC_URL = "/static/" + digest(b"".join(path.read_bytes() for path in sorted(_FILES.iterdir())))
-SCREENS = ("try", "inbox", "classes", "quality", "history", "connect")
-
-
-def shown(label: Label) -> str:
-    """Return a label as people read it: ``card_arrival`` as "card arrival"."""
-    return " ".join(str(label).replace("_", " ").split()) or str(label)
-
-
-def counted(number: int, one: str, many: str = "") -> str:
-    """Return "1 class" or "2,000 classes"."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
-def percent(fraction: float) -> str:
-    """Return a fraction as a whole percentage."""
-    return f"{100 * fraction:.0f}%"
-
-
-def ago(when: float) -> str:
-    """Return how long ago a moment was, in words."""
-    seconds = max(0.0, time.time() - when)
-    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
-        if seconds >= size:
-            return f"{counted(int(seconds // size), unit)} ago"
-    return "just now"
-
-
-def moment(when: float) -> str:
-    """Return a moment in the format of HTML's time element."""
-    return datetime.fromtimestamp(when, UTC).isoformat(timespec="seconds")
 
 
 _environment = Environment(
@@ -64,13 +32,17 @@ _environment = Environment(
     lstrip_blocks=True,
 )
 _environment.globals["static"] = STATIC_URL
-_environment.filters |= {
-    "shown": shown,
-    "counted": counted,
-    "percent": percent,
-    "ago": ago,
-    "moment": moment,
-}
+_FILTERS = (
+    wording.shown,
+    wording.counted,
+    wording.percent,
+    wording.ago,
+    wording.moment,
+    wording.named,
+    wording.described,
+    wording.can_undo,
+)
+_environment.filters |= {function.__name__: function for function in _FILTERS}
 _templates = Jinja2Templates(env=_environment)
 
 
@@ -80,7 +52,13 @@ def role_of(request: Request) -> str | None:
 
 
 def render(
-    request: Request, name: str, status: int = 200, *, events: dict[str, Any] | None = None, **values: Any
+    request: Request,
+    template: str,
+    /,
+    *,
+    status: int = 200,
+    events: dict[str, Any] | None = None,
+    **values: Any,
 ) -> HTMLResponse:
     """Render a template; `events` are triggered in the browser once it has the response."""
     keys, role = request.app.state.keys, role_of(request)
@@ -91,9 +69,13 @@ def render(
         "role": role,
         "modality": service.modality,
     }
-    response = _templates.TemplateResponse(request, name, {**common, **values}, status_code=status)
+    response = _templates.TemplateResponse(
+        request, template, {**common, **values}, status_code=status
+    )
     if events:
         response.headers["HX-Trigger"] = json.dumps(events)
+        if "model-changed" in events:  # the browser need not hear of it again
+            response.headers["X-Model-Version"] = str(service.snapshot.version)
     return response
 
 
@@ -130,16 +112,16 @@ async def last_undoable(service: Service) -> Change | None:
     return found[-1] if found else None
 
 
-def changed(request: Request, text: str, change: Change | None = None, **events: Any) -> HTMLResponse:
+def changed(request: Request, text: str, *changes: Change, **events: Any) -> HTMLResponse:
     """Say that the model was changed; everything that shows the model is brought up to date."""
     events = {"model-changed": {}, **events}
-    return render(request, "message.html", events=events, text=text, kind="done", undo=change)
+    return render(request, "message.html", events=events, text=text, kind="done", undo=changes)
 
 
 def page_error(request: Request, error: ServerError) -> Response:
     """Return an error as the page shows it, or send the browser to the sign-in."""
-    values = {"text": str(error), "kind": "error", "undo": None}
-    response = render(request, "message.html", error.status, **values)
+    shown: dict[str, Any] = {"text": str(error), "kind": "error", "undo": ()}
+    response: Response = render(request, "message.html", status=error.status, **shown)
     response.headers.update(error.headers)
     if error.status == 401:
         response.headers["HX-Redirect"] = "/login"

@@ -6,31 +6,41 @@ import asyncio
 import json
 import logging
 import secrets
+import time
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from klda.errors import KldaError
 from klda.labels import Label
-from klda.server.changes import Key, digest
+from klda.server.changes import Change, Key, digest
 from klda.server.errors import INTERNAL, ServerError
-from klda.server.inputs import PastedRows
 from klda.server.service import Service
 
-CHUNK = 64
+CHUNK = 64  # rows that are encoded between two looks at the progress
+PART = 4096  # rows that are taught as one change
 
 log = logging.getLogger("klda.server")
 
 
 @dataclass
-class Upload:
+class Teaching:
     """Rows that are being taught."""
 
-    texts: list[str]
-    labels: list[Label]
     service: Service
+    name: str
+    texts: list[str] = field(default_factory=list)
+    labels: list[Label] = field(default_factory=list)
     id: str = field(default_factory=lambda: secrets.token_hex(8))
-    done: int = 0
+    done: int = 0  # rows encoded
+    taught: int = 0  # rows that the model has
+    began: float = 0.0
+    seconds: float = 0.0  # that it took
+    changes: list[int] = field(default_factory=list)  # their numbers
     new: set[Label] = field(default_factory=set)
     error: str = ""
+    is_cancelled: bool = False
+    is_undone: bool = False
     task: asyncio.Task | None = None
 
     @property
@@ -39,45 +49,81 @@ class Upload:
         return len(self.texts)
 
     @property
-    def finished(self) -> bool:
-        """Whether nothing more will happen."""
-        return bool(self.error) or self.done >= self.total
+    def is_running(self) -> bool:
+        """Whether rows are being taught."""
+        return self.task is not None and not self.task.done()
 
-    @classmethod
-    def begin(cls, service: Service, table: PastedRows, before: Upload | None) -> Upload:
-        """Start teaching a table; one is taught at a time."""
-        if before is not None and before.task is not None and not before.task.done():
-            raise ServerError("Another table is being taught: wait until it is done.")
-        upload = cls(table.texts, table.labels, service)
-        upload.task = asyncio.create_task(upload.teach())
-        return upload
+    @property
+    def speed(self) -> float:
+        """Rows per second."""
+        seconds = self.seconds or time.monotonic() - self.began
+        return self.done / max(seconds, 1e-3)
+
+    def begin(self) -> None:
+        """Start teaching."""
+        if self.task is not None:
+            raise ServerError("This table is being taught already, or was.", 409)
+        self.began = time.monotonic()
+        self.task = asyncio.create_task(self.teach())
+
+    def cancel(self) -> None:
+        """Stop after the rows that are being encoded; those not taught yet are left out."""
+        self.is_cancelled = True
 
     async def finish(self, seconds: float) -> None:
         """Wait until the table is taught; after some seconds, cancel what is left of it."""
-        assert self.task is not None
+        if self.task is None:
+            return
         try:
             await asyncio.wait_for(self.task, seconds)
         except TimeoutError:
             log.warning("a table was interrupted: send it again, rows already taught count once")
 
+    async def undo(self) -> None:
+        """Take back all that was taught of the table."""
+        while self.changes:
+            await self.service.change(Change("undo", target=self.changes[-1]))
+            self.changes.pop()
+        self.is_undone = True
+
     async def teach(self) -> None:
-        """Teach the rows, chunk by chunk, each once if a table is sent again; an error ends it."""
-        service = self.service
-        absent = set(self.labels) - set(service.snapshot.counts)
+        """Teach the rows, part by part, each once if a table is sent again; an error ends it."""
         try:
-            for start in range(0, self.total, CHUNK):
-                texts, labels = (x[start : start + CHUNK] for x in (self.texts, self.labels))
-                key = digest(json.dumps([start, texts, labels]).encode())
-                done = await service.learn(texts, labels, Key(key, key))
-                # What was taught before, of classes that are absent now, was forgotten.
-                again = [i for i, x in enumerate(labels) if x in absent] if done.repeated else []
-                if again:
-                    some, theirs = [texts[i] for i in again], [labels[i] for i in again]
-                    done = await service.learn(some, theirs, Key(f"{key}-{self.id}", key))
-                self.new.update(done.new_classes)
-                self.done += len(labels)
+            absent = set(self.labels) - set(self.service.snapshot.counts)
+            for start in range(0, self.total, PART):
+                part = slice(start, start + PART)
+                rows = await self._encode(self.texts[part])
+                if self.is_cancelled:
+                    break
+                await self._learn(rows, self.texts[part], self.labels[part], start, absent)
+                self.taught += len(rows)
         except KldaError as error:
             self.error = str(error)
         except Exception:
-            log.exception("upload")
+            log.exception("a table failed")
             self.error = INTERNAL
+        finally:
+            self.seconds = time.monotonic() - self.began
+
+    async def _encode(self, texts: list[str]) -> np.ndarray:
+        rows = []
+        for start in range(0, len(texts), CHUNK):
+            if self.is_cancelled:
+                break
+            rows.append(await self.service.encode(texts[start : start + CHUNK]))
+            self.done += len(rows[-1])
+        return np.concatenate(rows)
+
+    async def _learn(
+        self, rows: np.ndarray, texts: list[str], labels: list[Label], start: int, absent: set
+    ) -> None:
+        key = digest(json.dumps([start, texts, labels]).encode())
+        done = await self.service.learn_rows(rows, labels, Key(key, key))
+        # What was taught before, of classes that are absent now, was forgotten.
+        again = [i for i, x in enumerate(labels) if x in absent] if done.repeated else []
+        if again:
+            some = [labels[i] for i in again]
+            done = await self.service.learn_rows(rows[again], some, Key(f"{key}-{self.id}", key))
+        if not done.repeated:
+            self.changes.append(done.number)
+        self.new.update(done.new_classes)
