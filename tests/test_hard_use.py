@@ -111,7 +111,7 @@ def test_threads_that_learn_at_once_lose_and_double_nothing(through, service):
 # ------------------------------------------------------------------ an offset of all features
 
 
-@pytest.mark.parametrize("offset", [1e5, 3e5, 1e6])
+@pytest.mark.parametrize("offset", [1e5, 3e5, 1e6, 1e7])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("batches", [1, 5])
 def test_an_offset_of_all_features_costs_lda_nothing(offset, dtype, batches):

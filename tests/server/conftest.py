@@ -20,6 +20,7 @@ from starlette.testclient import TestClient
 
 from klda import KLDA
 from klda.learner import Learner
+from klda.server import events
 from klda.server.app import create_app
 from klda.server.changes import Change
 from klda.server.errors import ServerError
@@ -77,6 +78,13 @@ def fails(status: int, match: str | None = None) -> Iterator[None]:
     with pytest.raises(ServerError, match=match) as caught:
         yield
     assert caught.value.status == status
+
+
+@pytest.fixture(autouse=True)
+def brief_streams(monkeypatch):
+    """A request for each path that there is does not take ten minutes."""
+    monkeypatch.setattr(events, "STREAM_SECONDS", 0.0)
+    monkeypatch.setattr(events, "KEEP_ALIVE_SECONDS", 0.05)
 
 
 @pytest.fixture(scope="session")
@@ -229,7 +237,7 @@ def listening(folder: Path, limits=(), **changes) -> Iterator[str]:
     """The real application behind Uvicorn on a free port of loopback."""
     listener = listen("127.0.0.1", 0)
     with running(folder, **changes) as service:
-        server = uvicorn_server(create_app(service), **dict(limits))
+        server = uvicorn_server(create_app(service), service.watchers.close, **dict(limits))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         deadline = time.monotonic() + 60

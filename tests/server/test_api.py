@@ -4,11 +4,12 @@ import json
 
 import pytest
 
-from klda.server import api, page
+from klda import Learner
+from klda.server import api, label_studio, page
 from klda.server.journal import JournalError
 from klda.server.settings import MAX_ITEMS
 
-from .conftest import ASK, KEYS, TEACH, rows, serving, unlike_anything
+from .conftest import ASK, CENTRES, KEYS, TEACH, rows, serving, unlike_anything
 
 X = rows("ants", 2)
 
@@ -90,6 +91,29 @@ def test_model_map_scores_health_and_metrics(client):
     assert 'klda_requests_total{method="POST",path="/v1/learn",status="200"} 1.0' in text
     for name in ("klda_classes 3.0", "klda_samples 122.0", "klda_queue", "klda_request_seconds"):
         assert name in text
+
+
+def test_the_history_has_all_changes_the_latest_first(client):
+    client.post("/v1/learn", json={"features": rows("dogs", 2), "labels": ["dogs"] * 2})
+    client.post("/v1/rename", json={"old": "ants", "new": "bees", "merge": True})
+    client.post("/v1/forget", json={"labels": ["cats"]})
+    forget, merge, learn = client.get("/v1/history").json()["changes"]
+    assert (learn["kind"], learn["samples"], learn["new_classes"]) == ("learn", 2, ["dogs"])
+    assert (merge["kind"], merge["classes"], merge["by"]) == ("merge", ["ants", "bees"], "api")
+    assert (forget["kind"], forget["samples"], forget["undoable"]) == ("forget", -40, True)
+    assert client.get("/v1/history?limit=1").json()["changes"] == [forget]
+    assert client.get("/v1/history?before=2").json()["changes"] == [learn]
+    assert client.get("/v1/history?limit=0").status_code == 422
+
+
+def test_quality_is_that_of_the_learner(client, features_model):
+    expected = Learner.load(features_model).quality()
+    found = client.get("/v1/quality").json()
+    assert found["accuracy"] == pytest.approx(expected.accuracy)
+    assert [one["label"] for one in found["classes"]] == list(CENTRES)
+    for label in CENTRES:
+        client.post("/v1/forget", json={"labels": [label]})
+    assert client.get("/v1/quality").json()["accuracy"] is None
 
 
 def test_methods_that_clients_make_up_are_counted_as_one(client):
@@ -212,13 +236,14 @@ def test_every_path_needs_a_key_unless_it_reveals_nothing(features_model):
     with serving(features_model, keys=KEYS) as client:
         routes = [
             route
-            for router in (api.router, api.open_router, page.router)
+            for router in (api.router, api.open_router, label_studio.router, page.router)
             for route in router.routes
         ]
         paths = {(method, route.path) for route in routes for method in route.methods}
         paths |= {("GET", "/v1/nothing"), ("POST", "/page/nothing")}
         refused = {(m, p) for m, p in paths if client.request(m, p).status_code == 401}
-        assert {path for _, path in paths - refused} == {"/v1/health", "/", "/login", "/logout"}
+        health = {"/v1/health", "/label-studio/health", "/label-studio/"}
+        assert {path for _, path in paths - refused} == health | {"/", "/login", "/logout"}
         for method, path in sorted(paths):
             status = client.request(method, path, headers=bearer(ASK)).status_code
             asks = method == "GET" or path in ("/v1/predict", "/v1/explain")

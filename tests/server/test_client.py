@@ -34,6 +34,10 @@ def test_it_has_the_learners_verbs(address):
         assert client.samples == 126
         client.forget("hounds", x)
         assert client.samples == 120
+        kinds = ["learn", "rename", "forget", "undo", "remove"]
+        assert [made["kind"] for made in client.history] == kinds
+        assert client.history[3]["undoes"] == client.history[2]["change"] == 3
+        assert client.quality()["accuracy"] > 0.9
 
 
 def test_it_answers_as_the_learner_does(address, features_model):

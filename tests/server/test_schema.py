@@ -42,7 +42,8 @@ OPERATIONS = [
     ("POST", "learn"), ("POST", "predict"), ("POST", "forget"), ("POST", "undo"),
     ("POST", "rename"), ("POST", "declare"), ("POST", "explain"), ("GET", "classes"),
     ("GET", "refused"), ("POST", "retry"), ("GET", "map"), ("GET", "scores"), ("GET", "model"),
-    ("GET", "health"), ("GET", "metrics"),
+    ("GET", "health"), ("GET", "metrics"), ("GET", "history"), ("GET", "quality"),
+    ("GET", "events"),
 ]  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
@@ -37,13 +38,14 @@ def answered(
     done = 0
     for batch in batches:
         for i, (value, said) in enumerate(zip(batch.inputs, answer(batch.inputs), strict=True)):
-            shown = _shown(value, done + i + 1)
+            shown = shown_input(value, done + i + 1)
             cells = {name: _plain(column[i]) for name, column in (batch.cells or {}).items()}
             yield Answered(shown, cells or {"row": shown}, _said(said, rejecting))
         done += len(batch)
 
 
-def _shown(value: Any, number: int) -> str | int:
+def shown_input(value: Any, number: int) -> str | int:
+    """Return an input as it is shown: a text or a path; of features the number of the row."""
     return printable(str(value)) if isinstance(value, str | Path) else number
 
 
@@ -106,6 +108,16 @@ def write_rows(path: Path, rows: Iterable[Record]) -> None:
         TEXT_WRITERS.get(kind, write_csv)(stream, rows)
 
 
+def write_results(output: Path | None, records: Sequence[Record], shown: Any) -> None:
+    """Write records to a file, or standard output: as a table on a terminal, CSV elsewhere."""
+    if output is not None:
+        write_rows(output, records)
+    elif sys.stdout.isatty():
+        results().print(shown)
+    else:
+        write_csv(sys.stdout, records)
+
+
 def write_answers(stream: TextIO, answers: Iterable[Answered]) -> None:
     """Write a table for people: the inputs and their answers, without the rest of the rows."""
     rows, heads = [], ["input"]
@@ -134,7 +146,7 @@ def explained(
     for batch in batches:
         found = learner.explain_all(batch.inputs, top=most, samples=most, **judged)
         for i, (value, explanation) in enumerate(zip(batch.inputs, found, strict=True), done + 1):
-            yield {"input": _shown(value, i)} | explanation.to_dict()
+            yield {"input": shown_input(value, i)} | explanation.to_dict()
         done += len(batch)
 
 

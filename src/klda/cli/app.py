@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from klda.cli import edit, evaluate, export, learn, predict, serve, show
+from klda.cli import edit, evaluate, export, labels, learn, mcp, predict, serve, show
 from klda.cli.console import complain, notes_to, say
 from klda.data import BadRowError
 from klda.errors import KldaError, is_lack_of_memory
@@ -161,8 +161,8 @@ def klda(
 
 for panel, commands in {
     "Teach": (learn.learn, edit.declare, edit.forget, edit.rename, edit.merge),
-    "Ask": (predict.predict, evaluate.evaluate, serve.serve),
-    "Look": (show.show, show.models),
+    "Ask": (predict.predict, evaluate.evaluate, serve.serve, mcp.mcp),
+    "Look": (show.show, labels.check, show.models),
     "Take along": (export.export,),
 }.items():
     for command in commands:

@@ -108,6 +108,7 @@ class Batch:
     end: Position = START  # where the next batch begins: reading can be resumed there
     cells: Mapping[str, Sequence[Any]] | None = None  # all columns of the rows, if they are kept
     layout: Layout = GUESSED  # where the inputs and labels were found
+    numbers: Sequence[int] = ()  # of the rows in their file, from 1 on
 
     def __len__(self) -> int:
         return len(self.inputs)

@@ -111,14 +111,16 @@ class Table:
                 raise BadRowError(f"{self.path}, {place}: {problems[i]}")
             bad(BadRow(str(self.path), place, problems[i], block.row(i)))
         cells, end = dict(block.columns), Position(0, before + len(block))
+        numbers: Sequence[int] = range(before + 1, end.rows + 1)
         if self.modality == "features":
             for name in layout.inputs:
                 cells.pop(name, None)
         if problems:
             good = [i for i in range(len(block)) if i not in problems]
             inputs, labels = _some(inputs, good), labels and _some(labels, good)
+            numbers = _some(numbers, good)
             cells = {name: _some(column, good) for name, column in cells.items()}
-        return Batch(inputs, labels, block.fraction, end, cells, layout)
+        return Batch(inputs, labels, block.fraction, end, cells, layout, numbers)
 
     def _inputs(self, block: Block, layout: Layout, problems: dict[int, str]) -> Any:
         columns = [block.columns[name] for name in layout.inputs]

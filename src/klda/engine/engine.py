@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -20,10 +21,11 @@ from klda.engine.check_learned import check_learned
 from klda.engine.checks import check_label_kind, check_same_map
 from klda.engine.feature_map import FeatureMap, FourierMap, KernelMap
 from klda.engine.hints import as_samples, lifted_hints
+from klda.engine.leave_one_out import leave_one_out
 from klda.engine.model import EXACT_KERNEL_ROWS, Model
 from klda.engine.parameters import Parameters
-from klda.engine.rows import Rows
-from klda.engine.solution import Solution
+from klda.engine.rows import NotLearnedError, Rows
+from klda.engine.solution import Solution, softmax
 from klda.engine.solve import Declared, Factored, Solved, solve
 from klda.engine.statistics import ClassStatistics
 from klda.errors import KldaError
@@ -180,6 +182,26 @@ class Engine:
             assert self._solved is not None
             check_learned(model, self._solved, rows, labels)
 
+    def has_learned(
+        self, rows: Array, labels: Sequence[Label], parameters: Parameters
+    ) -> np.ndarray:
+        """Return which samples were learned with these labels.
+
+        Without the samples themselves the statistics tell, of all those of a class together.
+        """
+        kept = self.model.rows
+        if kept is not None:
+            return kept.holds(rows, labels)
+        found, counts = np.zeros(len(labels), bool), self.counts
+        names, groups = group_labels(np.asarray(labels))
+        for i, label in enumerate(names):
+            at = np.flatnonzero(groups == i)
+            if len(at) <= counts.get(label, 0):
+                with suppress(NotLearnedError):
+                    self.check_learned(rows[at], [label] * len(at), parameters)
+                    found[at] = True
+        return found
+
     def drop(self, label: Label) -> Model:
         """Drop a class; return what `merge` brings it back with."""
         with self._lock:
@@ -270,6 +292,23 @@ class Engine:
             solution = replace(self._solution, calibration=found)
             vars(self).update(_model=model, _solution=solution, _calibrated_for=parameters)
             return solution
+
+    def left_out(
+        self, rows: Array, labels: Sequence[Label], parameters: Parameters
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Answer for learned samples as if each had not been learned.
+
+        Returns the position of their class among all, and the probabilities ``(n, M)``. Their
+        classes have two samples or more.
+        """
+        with self._lock:
+            temperature = self.calibrated(parameters).temperature
+            self._solve(parameters)
+            assert self._solution is not None
+            assert self._solved is not None
+            lifted = self._solution.map.lift(rows)
+            own, scores, _ = leave_one_out(self._solved, lifted, labels)
+            return own, softmax(scores / temperature)
 
     # ---------------------------------------------------------------- storage
 

@@ -164,6 +164,22 @@ class Rows:
             positions[given] = mine[match_rows(wanted[given], self.rows_at(mine), label)]
         return positions
 
+    def holds(self, rows: Array, labels: Sequence[Label]) -> np.ndarray:
+        """Return which samples, given by their features and labels, are here."""
+        wanted, names = on_cpu(rows), _column(labels)
+        found = np.zeros(len(wanted), bool)
+        for label in dict.fromkeys(names.tolist()):
+            held = self.rows_at(self.of_class(label)).astype(np.float64)
+            if not len(held):
+                continue
+            at = np.flatnonzero(names == label)
+            some, squares = wanted[at].astype(np.float64), np.einsum("ij,ij->i", held, held)
+            gaps = np.einsum("ij,ij->i", some, some)[:, None] + squares - 2 * some @ held.T
+            nearest = gaps.argmin(axis=1)
+            limit = TOLERANCE**2 * np.maximum(squares[nearest], np.finfo(np.float64).tiny)
+            found[at] = gaps[np.arange(len(at)), nearest] <= limit
+        return found
+
     def nearest(self, row: np.ndarray, k: int) -> list[tuple[SampleId, Label, float]]:
         """Find the k samples most like an input: id, class and cosine, the most similar first."""
         tiny = np.finfo(np.float32).tiny

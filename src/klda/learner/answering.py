@@ -11,7 +11,7 @@ import numpy as np
 from klda import encoders
 from klda.checks import REFUSED, check_count, check_fraction
 from klda.data import Layout
-from klda.engine.checks import check_rows
+from klda.engine.checks import check_label_kind, check_rows
 from klda.engine.engine import Engine
 from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows
@@ -20,7 +20,8 @@ from klda.errors import KldaError
 from klda.inspection.evaluation import Evaluation
 from klda.inspection.explanation import Explanation, explain_rows
 from klda.inspection.quality import Quality, quality_of
-from klda.labels import Label
+from klda.inspection.suspects import Suspect, find_suspects
+from klda.labels import Label, check_one_each, label_list
 from klda.learner.inputs import InputEncoder, Labels
 from klda.progress import Show
 
@@ -357,6 +358,49 @@ class Answering:
         if not truth:
             raise KldaError("inputs is empty: there is nothing to evaluate.")
         return Evaluation.of(np.concatenate(truth), np.concatenate(answers), np.concatenate(sure))
+
+    def suspects(
+        self,
+        inputs: Any,
+        labels: Labels | None = None,
+        *,
+        text: str | Sequence[str] | None = None,
+        label: str | None = None,
+        progress: Show = False,
+    ) -> list[Suspect]:
+        """Find samples whose labels are probably wrong, and samples that are there twice.
+
+        Each sample is answered as if it had not been learned, by what was learned so far and all
+        the other samples; nothing is learned. A learner that knows nothing yet will do.
+
+        Parameters
+        ----------
+        inputs : sequence, table, or iterable of (inputs, labels)
+            Texts, images or feature rows, as for :meth:`evaluate`; learned before or not.
+        labels : sequence of str or int, optional
+            One label per input.
+        text, label : str, optional
+            Columns of a table, as for :meth:`learn`.
+
+        Returns
+        -------
+        list of Suspect
+            Unlikely labels first, the least likely at the top; then near-duplicates with different
+            labels; then duplicates.
+        """
+        batches = self._inputs.given(inputs, labels, Layout(text, label), self.classes)
+        parts = list(self._inputs.batches(batches, progress=progress))
+        if not parts:
+            raise KldaError("inputs is empty: there is nothing to check.")
+        rows = np.concatenate([rows for rows, _, _ in parts])
+        return self.suspects_rows(rows, [name for _, names, _ in parts for name in names])
+
+    def suspects_rows(self, rows: np.ndarray, labels: Labels) -> list[Suspect]:
+        """Find suspected samples among feature rows; see :meth:`suspects`."""
+        check_one_each(rows, labels, "rows")
+        names = label_list(labels)
+        check_label_kind(np.array([*self.classes][:1]), names, "labels")
+        return find_suspects(self.engine.copy(), self.parameters, self._checked_rows(rows), names)
 
     def export_onnx(self, folder: str | Path, *, reject: float = REFUSED) -> dict[str, Any]:
         """Write the learner as ONNX, for programs in other languages.

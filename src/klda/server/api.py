@@ -13,6 +13,7 @@ from klda.data import as_label
 from klda.server import schemas
 from klda.server.changes import Change, Key, digest
 from klda.server.errors import STATUSES, ServerError
+from klda.server.events import event_stream
 from klda.server.inputs import inputs_of
 from klda.server.service import Service
 from klda.server.settings import MAX_KEY_LENGTH
@@ -199,6 +200,52 @@ async def scores(service: CurrentService) -> Any:
         "tallies": [{"when": when, **tally._asdict()} for when, tally in found],
         "accuracy": right / asked if asked else None,
     }
+
+
+@router.get("/history", response_model=schemas.HistoryAnswer, tags=["look"])
+async def history(service: CurrentService, query: Annotated[schemas.HistoryQuery, Query()]) -> Any:
+    """List the latest changes, the latest first."""
+    found = await service.history(query.limit, query.before)
+    undoable = {change.number for change in await service.undoable()}
+    listed = [
+        {
+            "change": made.number,
+            "kind": "merge" if made.merge else made.kind,
+            "when": made.when,
+            "by": made.by,
+            "classes": list(dict.fromkeys(made.labels)),
+            "samples": made.samples,
+            "new_classes": made.new_classes,
+            "undoes": made.target if made.kind == "undo" else None,
+            "undoable": made.number in undoable,
+        }
+        for made in reversed(found)
+    ]
+    return {"changes": listed}
+
+
+@router.get("/quality", response_model=schemas.QualityAnswer, tags=["look"])
+async def quality(service: CurrentService) -> Any:
+    """Return how accurate the model is expected to be on new inputs, as a whole and by class.
+
+    No test file is needed: samples that were learned are answered as if they had not been.
+    """
+    return (await service.quality()).to_dict()
+
+
+@router.get(
+    "/events",
+    responses={200: {"content": {"text/event-stream": {"schema": schemas.EVENT}}}},
+    response_class=Response,
+    tags=["look"],
+)
+async def events(service: CurrentService) -> Response:
+    """Follow the model with server-sent events.
+
+    There is an event `change` at once and after each change, with the number of the last change
+    (`version`), and of `classes` and `samples`. The stream ends after ten minutes: connect again.
+    """
+    return await event_stream(service.states())
 
 
 @router.get("/model", response_model=schemas.ModelAnswer, tags=["look"])

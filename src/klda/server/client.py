@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -108,6 +109,29 @@ class Client:
     def samples(self) -> int:
         """Number of samples learned."""
         return int(self.info["samples"])
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The latest changes, the latest last; each with its number, for :meth:`undo`."""
+        return self._call("GET", "/v1/history?limit=1000")["changes"][::-1]
+
+    def quality(self) -> dict[str, Any]:
+        """Return how accurate the model is expected to be on new inputs, also by class."""
+        return self._call("GET", "/v1/quality")
+
+    def follow(self) -> Iterator[dict[str, int]]:
+        """Yield the model's version, classes and samples now, and after each change."""
+        while True:
+            try:
+                with self._http.stream("GET", "/v1/events", timeout=60.0) as answer:
+                    if answer.status_code != 200:
+                        answer.read()
+                        _read(answer)
+                    for line in answer.iter_lines():
+                        if line.startswith("data: "):
+                            yield json.loads(line[6:])
+            except self._lost:
+                time.sleep(1.0)
 
     def learn(self, inputs: Any, labels: Sequence[Label] | np.ndarray) -> Self:
         """Learn samples, one label per input; on disk when this returns."""

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 try:
@@ -54,6 +56,19 @@ def free_descriptors() -> float:
     if limit == resource.RLIM_INFINITY:
         return math.inf
     return limit - sum(1 for _ in Path("/dev/fd").iterdir())
+
+
+class Server(uvicorn.Server):
+    """A server that ends streams before it waits for the responses under way."""
+
+    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._end_streams = end_streams
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        """Stop; called once."""
+        self._end_streams()
+        await super().shutdown(sockets)
 
 
 class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]

@@ -30,7 +30,7 @@ from safetensors.numpy import load, save
 
 from klda.errors import KldaError
 from klda.learner import Detached
-from klda.server.changes import Bookmark, Change, Key, Tally, digest
+from klda.server.changes import MAX_NUMBER, Bookmark, Change, Key, Tally, digest
 from klda.storage.folder import JOURNAL, check_own
 
 VERSION = 4
@@ -294,10 +294,15 @@ class Journal:
         """Return the change that an idempotency key was used for."""
         return next(iter(self._found("key = ?", key.name)), None)
 
-    def history(self) -> list[Change]:
-        """Return the latest changes, without their rows, oldest first."""
-        newest = f"change != '' ORDER BY number DESC LIMIT {MAX_HISTORY}"
-        return self._found(newest)[::-1]
+    def made_with_keys(self, prefix: str) -> list[Change]:
+        """Return the changes with idempotency keys that begin with a text, oldest first."""
+        after = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+        return self._found("key >= ? AND key < ? ORDER BY number", prefix, after)
+
+    def history(self, most: int = MAX_HISTORY, before: int = MAX_NUMBER + 1) -> list[Change]:
+        """Return the latest changes before a number, without their rows, oldest first."""
+        newest = "change != '' AND number < ? ORDER BY number DESC LIMIT ?"
+        return self._found(newest, before, most)[::-1]
 
     def since(self, number: int) -> list[Change]:
         """Return all changes after one, without their rows, oldest first."""

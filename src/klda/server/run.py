@@ -37,7 +37,7 @@ def serve(settings: ServiceSettings, on_listen: Callable[[str], None]) -> None:
             # end.
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: None)
-            server = uvicorn_server(create_app(service))
+            server = uvicorn_server(create_app(service), service.watchers.close)
             with suppress(SystemExit):  # how newer versions of Uvicorn say that they can't start
                 server.run(sockets=[listener])
         finally:
@@ -68,10 +68,13 @@ def address_of(listener: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
-def uvicorn_server(app: Any, **limits: Any) -> Any:
-    """Return a Uvicorn server for an application; `limits` of connections other than usual."""
+def uvicorn_server(app: Any, end_streams: Callable[[], None], **limits: Any) -> Any:
+    """Return a Uvicorn server for an application; `limits` of connections other than usual.
+
+    `end_streams` is called when it stops, before it waits for the responses under way.
+    """
     uvicorn = require("uvicorn", "server")
-    from klda.server.connections import Connection, Limits, free_descriptors
+    from klda.server.connections import Connection, Limits, Server, free_descriptors
 
     allowed = Limits(**limits).fitted(free_descriptors())
     config = uvicorn.Config(
@@ -85,7 +88,7 @@ def uvicorn_server(app: Any, **limits: Any) -> Any:
         lifespan="on",
         timeout_graceful_shutdown=STOP_SECONDS,
     )
-    return uvicorn.Server(config)
+    return Server(config, end_streams)
 
 
 class PlainFormatter(logging.Formatter):

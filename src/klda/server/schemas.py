@@ -132,6 +132,13 @@ class ClassesQuery(Body):
     limit: int = Field(1000, ge=1, le=10_000)
 
 
+class HistoryQuery(Body):
+    """Which changes to list."""
+
+    limit: int = Field(100, ge=1, le=1000)
+    before: int = Field(MAX_NUMBER, ge=1, le=MAX_NUMBER, description="A number of a change.")
+
+
 class RenameBody(Body, json_schema_extra=_example(old="card_arrival", new="card_delivery")):
     """A class and its new name; with `merge`, that of another class, which it becomes part of."""
 
@@ -217,6 +224,62 @@ class RefusedChange(BaseModel):
     samples: int
     when: float = Field(description="Seconds since 1970.")
     reason: str
+
+
+class HistoryEntry(BaseModel):
+    """A change that was made."""
+
+    change: int = Field(description="Its number.")
+    kind: str = Field(
+        description="learn, remove (of samples), forget (of classes), rename, merge, declare, undo."
+    )
+    when: float = Field(description="Seconds since 1970.")
+    by: str = Field(description="Who made it: api, page, or the name of an application.")
+    classes: list[str | int]
+    samples: int = Field(description="How many samples the model has more than before.")
+    new_classes: list[str | int]
+    undoes: int | None = Field(description="The change that it took back, if it is an undo.")
+    undoable: bool = Field(description="Whether POST /v1/undo can still take it back.")
+
+
+class HistoryAnswer(BaseModel):
+    """Changes, the latest first."""
+
+    changes: list[HistoryEntry]
+
+
+# An event of GET /v1/events, as OpenAPI describes one.
+EVENT = {
+    "type": "object",
+    "properties": {
+        "event": {"const": "change"},
+        "id": {"type": "string", "description": "Number of the last change."},
+        "data": {"type": "string", "description": "JSON with version, classes and samples."},
+    },
+    "required": ["event", "data"],
+}
+
+
+class Accuracy(BaseModel):
+    """An expected accuracy, as a fraction; null if it is not known."""
+
+    accuracy: float | None
+    low: float = Field(description="It is likely (90%) to be between low and high.")
+    high: float
+    left_out: int = Field(description="How many samples were answered as if not learned.")
+
+
+class ClassAccuracy(Accuracy):
+    """The expected accuracy of a class."""
+
+    label: str | int
+    samples: int
+
+
+class QualityAnswer(Accuracy):
+    """The expected accuracy of the model and of each class."""
+
+    classes: list[ClassAccuracy]
 
 
 class Word(BaseModel):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,10 +13,12 @@ import numpy as np
 from klda.engine.solution import Answer
 from klda.inspection.class_map import ClassMap
 from klda.inspection.label_set import ClassDistances, ConfusablePair
+from klda.inspection.quality import Quality
 from klda.labels import Label
 from klda.learner import Learner
 from klda.server.batching import Batcher, Encode
-from klda.server.changes import Change, Key
+from klda.server.changes import API, Change, Key
+from klda.server.events import Watchers
 from klda.server.journal import Journal
 from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
@@ -49,18 +52,21 @@ class Service:
         learner = self.writer.learner
         self.modality, self.foundation = learner.modality, learner.foundation
         self._background = ThreadPoolExecutor(BACKGROUND_THREADS, "background")
-        self._overview: tuple[int, ClassOverview] = (-1, (None, []))  # and its version
+        self._computed: dict[Callable[[Learner], Any], tuple[int, Any]] = {}  # with versions
         self._processes: list[EncoderProcess] = []
         encoders: list[Encode] = [learner.encoder.encode] * settings.workers
         if settings.workers > 1 and self.modality != "features":
             divide_processors(settings.workers)
             self._processes = [EncoderProcess(settings) for _ in encoders]
             encoders = [process.encode for process in self._processes]
+        self.watchers = Watchers()
+        self.writer.on_change = self.watchers.notify
         self.batcher = Batcher(lambda: self.snapshot, settings.max_batch)
         self.batcher.start(encoders)
 
     def stop(self) -> None:
         """Finish the predictions and changes that wait, and save the model. Blocks."""
+        self.watchers.close()
         self.batcher.stop()
         for process in self._processes:
             process.stop()
@@ -85,9 +91,17 @@ class Service:
         """Read the learner or the journal, between changes."""
         return await asyncio.wrap_future(self.writer.read(function))
 
-    async def history(self) -> list[Change]:
-        """Return the latest changes, oldest first."""
-        return await self.read(lambda _, journal: journal.history())
+    async def history(self, *page: int) -> list[Change]:
+        """Return the latest changes, oldest first; `page` as the journal takes it."""
+        return await self.read(lambda _, journal: journal.history(*page))
+
+    async def undoable(self) -> list[Change]:
+        """Return the changes that can still be undone, oldest first."""
+        return await self.read(lambda _, journal: journal.undoable())
+
+    def states(self) -> AsyncIterator[dict[str, int] | None]:
+        """Yield the model's figures now and after each change; None is a sign of life."""
+        return self.watchers.states(lambda: self.snapshot.figures)
 
     # ------------------------------------------------------------------ asking
 
@@ -101,10 +115,22 @@ class Service:
 
     async def class_overview(self) -> ClassOverview:
         """Return a map of the classes and the most confusable pairs; cached per version."""
-        version = self.snapshot.version
-        if self._overview[0] != version:
-            self._overview = (version, await self.run(_overview, self.writer.learner))
-        return self._overview[1]
+        return await self._once(_overview)
+
+    async def quality(self) -> Quality:
+        """Return how accurate the model is expected to be; cached per version."""
+        if not self.snapshot.counts:
+            return Quality(math.nan, 0.0, 1.0, 0, [])
+        return await self._once(Learner.quality)
+
+    async def _once(self, function: Callable[[Learner], Any]) -> Any:
+        """Compute something of the model, once per version."""
+        snapshot = self.snapshot
+        version, found = self._computed.get(function, (-1, None))
+        if version != snapshot.version:
+            found = await self.run(function, snapshot.learner)
+            self._computed[function] = (snapshot.version, found)
+        return found
 
     # ------------------------------------------------------------------ changes
 
@@ -116,20 +142,25 @@ class Service:
         # Shielded: a client that disconnects must not cancel a change half-way.
         return await asyncio.shield(asyncio.wrap_future(self.writer.submit(change)))
 
-    async def learn(self, inputs: Any, labels: Sequence[Label], key: Key | None = None) -> Change:
+    async def learn(
+        self, inputs: Any, labels: Sequence[Label], key: Key | None = None, by: str = API
+    ) -> Change:
         """Learn inputs, with one label each."""
-        return await self.learn_rows(await self.encode(inputs), labels, key)
+        return await self.learn_rows(await self.encode(inputs), labels, key, by)
 
     async def learn_rows(
-        self, rows: np.ndarray, labels: Sequence[Label], key: Key | None = None
+        self, rows: np.ndarray, labels: Sequence[Label], key: Key | None = None, by: str = API
     ) -> Change:
         """Learn inputs that were encoded, with one label each."""
         tally = await self.run(self.snapshot.compare, rows, labels)
-        return await self.change(Change("learn", labels, rows, key=key, tally=tally))
+        return await self.change(Change("learn", labels, rows, key=key, tally=tally, by=by))
 
-    async def remove(self, inputs: Any, labels: Sequence[Label], key: Key | None = None) -> Change:
+    async def remove(
+        self, inputs: Any, labels: Sequence[Label], key: Key | None = None, by: str = API
+    ) -> Change:
         """Forget exactly these samples, with one label each."""
-        return await self.change(Change("remove", labels, await self.encode(inputs), key=key))
+        rows = await self.encode(inputs)
+        return await self.change(Change("remove", labels, rows, key=key, by=by))
 
     async def encode(self, inputs: Any) -> np.ndarray:
         """Return a feature row for each input."""

@@ -39,6 +39,11 @@ class Snapshot:
         """Number of samples learned."""
         return sum(self.counts.values())
 
+    @property
+    def figures(self) -> dict[str, int]:
+        """Its size, for those who follow the model."""
+        return {"version": self.version, "classes": len(self.counts), "samples": self.samples}
+
     def search(self, text: str) -> list[tuple[Label, int]]:
         """Return the classes whose names contain a text, in alphabetical order, with counts."""
         wanted = text.casefold().strip()

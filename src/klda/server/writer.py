@@ -47,6 +47,7 @@ class Writer:
         self.settings = settings  # with the foundation model of a new model
         self.snapshot: Snapshot  # with a learner that is never changed: another takes its place
         self.refused = 0  # changes that a replay could not make
+        self.on_change: Callable[[], None] = lambda: None  # called by the thread
         self._journal: Journal
         self._model_problem = self._folder_problem = ""
         self._checkpoint_at = time.monotonic() + settings.checkpoint_interval
@@ -235,6 +236,7 @@ class Writer:
             if journal.last != snapshot.version:
                 snapshot = Snapshot.of(learner, journal.last)
         self.snapshot = snapshot
+        self.on_change()
         if any(change.kind == "retry" for change in changes):
             self.refused = len(journal.refused())
         if not is_saved and not self._folder_problem:

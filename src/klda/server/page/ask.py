@@ -15,7 +15,7 @@ from klda.server.api import CurrentService
 from klda.server.changes import Change
 from klda.server.errors import ServerError
 from klda.server.page.render import render, screen
-from klda.server.page.routes import Field, router
+from klda.server.page.routes import PAGE, Field, router
 from klda.server.page.start import checklist
 from klda.server.page.state import CurrentState
 from klda.server.page.wording import described, shown
@@ -53,7 +53,7 @@ async def teach_one(
     """Teach one input, with a class that was chosen or a name that was typed."""
     known = service.snapshot.counts
     name = inputs.chosen_class(chosen, known) if chosen else named_class(label, known)
-    done = await service.learn(await inputs.typed_input(service, value), [name])
+    done = await service.learn(await inputs.typed_input(service, value), [name], by=PAGE)
     return await _answer(request, service, value, taught=done)
 
 

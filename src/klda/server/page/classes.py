@@ -20,7 +20,7 @@ from klda.server.changes import Change
 from klda.server.errors import ServerError
 from klda.server.page.ask import named_class, picked
 from klda.server.page.render import changed, render, screen
-from klda.server.page.routes import Field, router
+from klda.server.page.routes import PAGE, Field, router
 from klda.server.page.state import CurrentState, PageState
 from klda.server.page.wording import counted, named, shown
 from klda.server.service import Service
@@ -82,8 +82,8 @@ class Row:
 async def table(state: PageState) -> list[Row]:
     """Return all classes with what is known of them."""
     service = state.service
-    counts, quality = service.snapshot.counts, await state.quality()
-    found = {} if quality is None else {one.label: one for one in quality.classes}
+    counts, quality = service.snapshot.counts, await service.quality()
+    found = {one.label: one for one in quality.classes}
     rivals = worst_rivals((await service.class_overview())[1])
     taught, similar = await state.last_taught(), await state.similar_names()
     rows = []
@@ -240,7 +240,7 @@ async def declare(
     label = named_class(name, known := service.snapshot.counts)
     if label in known:
         raise ServerError(f"There is a class “{shown(label)}” already.")
-    done = await service.change(Change("declare", [label], descriptions=[about]))
+    done = await service.change(Change("declare", [label], descriptions=[about], by=PAGE))
     return changed(request, f"Added {named([label])}.", done)
 
 
@@ -253,7 +253,7 @@ async def describe(
 ) -> Response:
     """Change the description of a class."""
     chosen = inputs.chosen_class(label, service.snapshot.counts)
-    done = await service.change(Change("declare", [chosen], descriptions=[about]))
+    done = await service.change(Change("declare", [chosen], descriptions=[about], by=PAGE))
     return changed(request, f"Described {named([chosen])}.", done)
 
 
@@ -269,7 +269,7 @@ async def add_examples(
     if len(lines) > MOST_ADDED:
         raise ServerError(f"At most {MOST_ADDED:,} examples at a time; import a file instead.")
     given = [(await inputs.typed_input(service, line))[0] for line in lines]
-    done = await service.learn(given, [chosen] * len(given))
+    done = await service.learn(given, [chosen] * len(given), by=PAGE)
     said = f"Taught {counted(len(given), 'example')} of {named([chosen])}."
     return changed(request, said, done, finished={})
 
@@ -285,7 +285,7 @@ async def rename(request: Request, service: CurrentService, old: Field, new: Fie
         raise ServerError(
             f"There is a class “{shown(taken)}” already. To make one class of the two, merge them.",
         )
-    done = await service.change(Change("rename", (chosen, label)))
+    done = await service.change(Change("rename", (chosen, label), by=PAGE))
     return changed(request, f"Renamed {named([chosen])} to {named([label])}.", done, finished={})
 
 
@@ -297,7 +297,7 @@ async def forget(request: Request, service: CurrentService, labels: Labels) -> R
     """Remove classes."""
     known = service.snapshot.counts
     chosen = [inputs.chosen_class(label, known) for label in labels]
-    done = await service.change(Change("forget", chosen))
+    done = await service.change(Change("forget", chosen, by=PAGE))
     trace = "" if done.exact else TRACE
     text = f"Removed {named(chosen)}.{trace}"
     return changed(request, text, done, finished={})
@@ -321,9 +321,8 @@ async def merge(request: Request, service: CurrentService, labels: Labels, into:
     sources = [label for label in _chosen(service, labels) if label != target]
     if not sources:
         raise ServerError("Choose another class to merge into.")
-    made = [
-        await service.change(Change("rename", (label, target), merge=True)) for label in sources
-    ]
+    changes = [Change("rename", (label, target), merge=True, by=PAGE) for label in sources]
+    made = [await service.change(change) for change in changes]
     text = f"Merged {named(sources)} into {named([target])}."
     return changed(request, text, *made, finished={})
 

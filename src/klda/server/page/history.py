@@ -12,7 +12,7 @@ from fastapi.responses import Response
 
 from klda.labels import spelt
 from klda.server.changes import Change
-from klda.server.page.render import render, screen, undoable
+from klda.server.page.render import render, screen
 from klda.server.page.routes import router
 from klda.server.page.state import CurrentState, PageState
 from klda.server.page.wording import described, moment
@@ -44,7 +44,7 @@ async def _listed(state: PageState, search: str, page: int) -> dict[str, Any]:
     service = state.service
     return {
         "changes": found[(page - 1) * PER_PAGE : page * PER_PAGE],
-        "undoable": {one.number for one in await undoable(service)},
+        "undoable": {one.number for one in await service.undoable()},
         "by_number": {one.number: one for one in found},
         "page": page,
         "pages": max(1, math.ceil(len(found) / PER_PAGE)),
@@ -74,9 +74,11 @@ async def export_history(request: Request, state: CurrentState, search: Search =
     """Return the changes as CSV."""
     file = io.StringIO()
     writer = csv.writer(file)
-    writer.writerow(["number", "when", "change", "examples", "classes"])
+    writer.writerow(["number", "when", "by", "change", "examples", "classes"])
     for one in await _found(state, search):
         classes = "; ".join(map(str, dict.fromkeys(one.labels)))
-        writer.writerow([one.number, moment(one.when), described(one), one.samples, classes])
+        writer.writerow(
+            [one.number, moment(one.when), one.by, described(one), one.samples, classes]
+        )
     headers = {"Content-Disposition": 'attachment; filename="history.csv"'}
     return Response(file.getvalue(), media_type="text/csv", headers=headers)

@@ -36,6 +36,7 @@ class Import(Teaching):
     columns: list[str] = field(default_factory=list)
     layout: Layout = field(default_factory=Layout)
     bad: list[BadRow] = field(default_factory=list)
+    problem: str = ""  # why its rows can't be read, if the choice of other columns may help
 
     def read(self, layout: Layout, known: Collection[Label]) -> None:
         """Find the columns and read the rows; those that can't be used are set aside."""
@@ -80,15 +81,14 @@ async def receive_file(
     return Response(headers={"HX-Redirect": f"/import/{job.id}"})
 
 
-async def _read(job: Import, layout: Layout) -> str:
-    """Read a file; return what is wrong with it, if the choice of other columns may help."""
+async def _read(job: Import, layout: Layout) -> None:
+    job.problem = ""
     try:
         await asyncio.to_thread(job.read, layout, job.service.snapshot.counts)
     except KldaError as error:
-        if not job.columns or len(job.columns) < 2:
+        if len(job.columns) < 2:
             raise ServerError(str(error)) from error
-        return str(error)
-    return ""
+        job.problem = str(error)
 
 
 def _found(state: PageState, number: str) -> Import:
@@ -118,13 +118,16 @@ async def choose_columns(
 ) -> Response:
     """Read the file again with other columns."""
     job = _found(state, number)
-    layout = Layout(tuple(text), label, job.layout.header and header != "no")
-    if (job.layout.header is False) != (header == "no") and job.layout.header is not None:
-        layout = Layout(header=header != "no")  # the columns have other names
-    return render(request, "preview.html", job=job, **preview(job, await _read(job, layout)))
+    named = None if job.layout.header is None else header != "no"
+    if named == job.layout.header:
+        layout = Layout(tuple(text), label or None, named)
+    else:
+        layout = Layout(header=named)  # the columns have other names now
+    await _read(job, layout)
+    return render(request, "preview.html", job=job, **preview(job))
 
 
-def preview(job: Import, problem: str = "") -> dict[str, Any]:
+def preview(job: Import) -> dict[str, Any]:
     """Return what is in a file: its first rows, new classes, and names much like others."""
     known = job.service.snapshot.counts
     counts: dict[Label, int] = {}
@@ -138,7 +141,6 @@ def preview(job: Import, problem: str = "") -> dict[str, Any]:
             near.append((label, close[0], spelt(label) == spelt(close[0])))
         others.append(label)
     return {
-        "problem": problem,
         "rows": list(zip(job.texts, job.labels, strict=True))[:PREVIEWED],
         "counts": counts,
         "new": new[:SHOWN_NEW],

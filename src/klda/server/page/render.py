@@ -40,9 +40,9 @@ _FILTERS = (
     wording.moment,
     wording.named,
     wording.described,
-    wording.can_undo,
 )
 _environment.filters |= {function.__name__: function for function in _FILTERS}
+_environment.tests["can_undo"] = wording.can_undo
 _templates = Jinja2Templates(env=_environment)
 
 
@@ -95,21 +95,9 @@ async def header(request: Request) -> dict[str, Any]:
         "n_classes": len(snapshot.counts),
         "n_examples": snapshot.samples,
         "version": snapshot.version,
-        "quality": await request.app.state.page.quality(),
-        "last": await last_undoable(service),
+        "quality": await service.quality(),
+        "last": next(reversed(await service.undoable()), None),
     }
-
-
-async def undoable(service: Service) -> list[Change]:
-    """Return the changes that can be undone, the oldest first."""
-    found: list[Change] = await service.read(lambda _, journal: journal.undoable())
-    return found
-
-
-async def last_undoable(service: Service) -> Change | None:
-    """Return the change that Undo takes back."""
-    found = await undoable(service)
-    return found[-1] if found else None
 
 
 def changed(request: Request, text: str, *changes: Change, **events: Any) -> HTMLResponse:

@@ -6,5 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Form
 
+PAGE = "page"  # who made a change
+
 router = APIRouter(include_in_schema=False)
 Field = Annotated[str, Form()]

@@ -11,9 +11,10 @@ from klda.server import schemas
 from klda.server.api import CurrentService
 from klda.server.changes import Change
 from klda.server.errors import ServerError
+from klda.server.events import event_stream
 from klda.server.gate import SESSION_COOKIE, SESSION_SECONDS
-from klda.server.page.render import changed, header, last_undoable, render
-from klda.server.page.routes import router
+from klda.server.page.render import changed, header, render
+from klda.server.page.routes import PAGE, router
 from klda.server.page.wording import described
 
 
@@ -56,6 +57,12 @@ async def show_header(request: Request) -> Response:
     return render(request, "header.html", **await header(request))
 
 
+@router.get("/page/events")
+async def follow(service: CurrentService) -> Response:
+    """Tell the browser of changes that others make."""
+    return await event_stream(service.states())
+
+
 @router.post("/page/undo")
 async def undo(
     request: Request,
@@ -64,13 +71,12 @@ async def undo(
 ) -> Response:
     """Take back changes; without their numbers, the last one that can be."""
     if not number:
-        last = await last_undoable(service)
-        if last is None:
-            raise ServerError("There is nothing to undo.", 404)
-        number = [last.number]
+        number = [one.number for one in await service.undoable()][-1:]
+    if not number:
+        raise ServerError("There is nothing to undo.", 404)
     made = {one.number: one for one in await service.history()}
     for one in sorted(number, reverse=True):
-        await service.change(Change("undo", target=one))
+        await service.change(Change("undo", target=one, by=PAGE))
         request.app.state.page.undone(one)
     said = ", ".join(described(made[one]) for one in number if one in made)
     return changed(request, f"Undone: {said}." if said else "Undone.", undone={})

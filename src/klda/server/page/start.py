@@ -15,7 +15,7 @@ from klda.server.api import CurrentService
 from klda.server.changes import Change
 from klda.server.errors import ServerError
 from klda.server.page.render import render
-from klda.server.page.routes import router
+from klda.server.page.routes import PAGE, router
 from klda.server.page.state import CurrentState, PageState
 
 ENOUGH_CLASSES, ENOUGH_EXAMPLES, ENOUGH_CHECKED = 2, 5, 10
@@ -39,7 +39,7 @@ async def name_classes(
         raise ServerError(f"Name at most {MOST_NAMES:,} classes at a time.")
     if len({spelt(name) for name in classes}) < len(classes):
         raise ServerError("Two of these names differ only in their spelling: leave one out.")
-    change = Change("declare", list(classes), descriptions=list(classes.values()))
+    change = Change("declare", list(classes), descriptions=list(classes.values()), by=PAGE)
     await service.change(change)
     return _go_on()
 
@@ -51,7 +51,8 @@ async def example_project(request: Request, service: CurrentService) -> Response
         raise ServerError("The example project is for models of texts.")
     with resources.files("klda.server").joinpath("example_project.csv").open() as file:
         rows = list(csv.DictReader(file))
-    await service.learn([row["text"] for row in rows], [row["label"] for row in rows])
+    texts, labels = ([row[name] for row in rows] for name in ("text", "label"))
+    await service.learn(texts, labels, by=PAGE)
     return _go_on()
 
 

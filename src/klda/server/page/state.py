@@ -7,7 +7,6 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from klda.inspection.quality import Quality
 from klda.labels import Label, close_names
 from klda.server.journal import Journal
 from klda.server.page.teaching import Teaching
@@ -25,7 +24,6 @@ class PageState:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.tables: OrderedDict[str, Teaching] = OrderedDict()  # by id, the newest last
-        self._quality: tuple[int, Quality | None] = (-1, None)  # and its version
         self._similar: tuple[list[Label], dict[Label, Label]] = ([], {})
         self._taught: dict[Label, float] = {}  # when each class was last taught
         self._checked = 0  # answers that were confirmed or corrected, one at a time
@@ -42,15 +40,6 @@ class PageState:
         idle = [one.id for one in self.tables.values() if not one.is_running]
         for old in idle[: max(0, len(self.tables) - MOST_TABLES)]:
             del self.tables[old]
-
-    async def quality(self) -> Quality | None:
-        """Return how good the model is; None while that can't be known."""
-        snapshot = self.service.snapshot
-        if self._quality[0] != snapshot.version:
-            found = await self.service.run(snapshot.learner.quality) if snapshot.counts else None
-            self._quality = (snapshot.version, found)
-        found = self._quality[1]
-        return found if found is not None and found.is_known else None
 
     async def checked(self) -> int:
         """Return how many answers were confirmed or corrected, as far as the history goes back."""

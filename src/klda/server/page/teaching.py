@@ -15,6 +15,7 @@ from klda.errors import KldaError
 from klda.labels import Label
 from klda.server.changes import Change, Key, digest
 from klda.server.errors import INTERNAL, ServerError
+from klda.server.page.routes import PAGE
 from klda.server.service import Service
 
 CHUNK = 64  # rows that are encoded between two looks at the progress
@@ -82,7 +83,7 @@ class Teaching:
     async def undo(self) -> None:
         """Take back all that was taught of the table."""
         while self.changes:
-            await self.service.change(Change("undo", target=self.changes[-1]))
+            await self.service.change(Change("undo", target=self.changes[-1], by=PAGE))
             self.changes.pop()
         self.is_undone = True
 
@@ -92,9 +93,10 @@ class Teaching:
             absent = set(self.labels) - set(self.service.snapshot.counts)
             for start in range(0, self.total, PART):
                 part = slice(start, start + PART)
-                rows = await self._encode(self.texts[part])
+                encoded = await self._encode(self.texts[part])
                 if self.is_cancelled:
                     break
+                rows = np.concatenate(encoded)
                 await self._learn(rows, self.texts[part], self.labels[part], start, absent)
                 self.taught += len(rows)
         except KldaError as error:
@@ -105,25 +107,25 @@ class Teaching:
         finally:
             self.seconds = time.monotonic() - self.began
 
-    async def _encode(self, texts: list[str]) -> np.ndarray:
-        rows = []
+    async def _encode(self, texts: list[str]) -> list[np.ndarray]:
+        rows: list[np.ndarray] = []
         for start in range(0, len(texts), CHUNK):
             if self.is_cancelled:
                 break
             rows.append(await self.service.encode(texts[start : start + CHUNK]))
             self.done += len(rows[-1])
-        return np.concatenate(rows)
+        return rows
 
     async def _learn(
         self, rows: np.ndarray, texts: list[str], labels: list[Label], start: int, absent: set
     ) -> None:
         key = digest(json.dumps([start, texts, labels]).encode())
-        done = await self.service.learn_rows(rows, labels, Key(key, key))
+        done = await self.service.learn_rows(rows, labels, Key(key, key), PAGE)
         # What was taught before, of classes that are absent now, was forgotten.
         again = [i for i, x in enumerate(labels) if x in absent] if done.repeated else []
         if again:
-            some = [labels[i] for i in again]
-            done = await self.service.learn_rows(rows[again], some, Key(f"{key}-{self.id}", key))
+            some, again_key = [labels[i] for i in again], Key(f"{key}-{self.id}", key)
+            done = await self.service.learn_rows(rows[again], some, again_key, PAGE)
         if not done.repeated:
             self.changes.append(done.number)
         self.new.update(done.new_classes)

@@ -257,14 +257,15 @@ const listen = () => {
   events = null;
   if (document.hidden || !$("#header")) return; // a browser has few connections to share
   events = new EventSource("/page/events");
-  events.addEventListener("message", ({ data }) => {
+  events.addEventListener("change", ({ data }) => {
     const main = $("#main");
-    if (main.dataset.version === data) return;
-    main.dataset.version = data;
+    const version = String(JSON.parse(data).version);
+    if (main.dataset.version === version) return;
+    main.dataset.version = version;
     htmx.trigger(document.body, "model-changed");
   });
   events.addEventListener("error", async () => {
-    events?.close();
+    if (events?.readyState !== EventSource.CLOSED && (await isThere())) return; // it tries again
     if (await isThere()) setTimeout(listen, 10_000);
     else offline();
   });
@@ -279,7 +280,9 @@ document.addEventListener("DOMContentLoaded", () => {
   if (localStorage.getItem("steps")) $("#checklist")?.remove();
   recent.show();
   listen();
-  // A reload shows the last answer again.
+});
+// A reload shows the last answer again.
+window.addEventListener("load", () => {
   const before = sessionStorage.getItem("asked");
   if (before && $("#ask textarea") && performance.getEntriesByType("navigation")[0]?.type === "reload") askAgain(before);
 });

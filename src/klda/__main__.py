@@ -1,0 +1,5 @@
+"""``python -m klda``: the ``klda`` command."""
+
+from klda.cli import main
+
+main()

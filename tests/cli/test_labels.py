@@ -1,0 +1,60 @@
+"""``klda check`` and ``klda suggest``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from klda import Learner
+from tests.cli.conftest import folder_content, read_csv
+from tests.factories import examples
+
+WRONG = (3, 40)  # rows whose labels are exchanged
+
+
+@pytest.fixture(scope="module")
+def tickets(tmp_path_factory):
+    """A file of texts with two wrong labels, a row twice, and an empty row."""
+    path = tmp_path_factory.mktemp("tickets") / "tickets.csv"
+    chosen = ("check_balance", "book_flight", "play_music", "order_pizza")
+    rows = [[e.text, e.intent] for e in examples("learn") if e.intent in chosen]
+    one, other = WRONG
+    rows[one][1], rows[other][1] = rows[other][1], rows[one][1]
+    lines = [f'{i},"{text}",{label}' for i, (text, label) in enumerate(rows, 100)]
+    path.write_text("\n".join(["Nr,Text,Queue", *lines, lines[0], '999,"",play_music', ""]))
+    return path
+
+
+def test_check_finds_wrong_labels_and_duplicates(cli, tickets, tmp_path):
+    shown = cli("check", tickets, "--skip-bad")
+    found = read_csv(shown.stdout)
+    assert list(found[0]) == ["row", "Nr", "Text", "Queue", "suggested", "confidence", "problem"]
+    by_row = {int(one["row"]): one for one in found}
+    for row in WRONG:
+        assert by_row[row + 1]["Nr"] == str(100 + row)
+        assert by_row[row + 1]["suggested"] != by_row[row + 1]["Queue"]
+    assert by_row[65]["problem"] == "duplicate of row 1"
+    assert "65 rows checked" in shown.stderr
+    assert "1 row there twice" in shown.stderr
+    output = tmp_path / "suspects.jsonl"
+    cli("check", tickets, "--skip-bad", "--output", output)
+    lines = list(map(json.loads, output.read_text().splitlines()))
+    assert [one["row"] for one in lines] == [int(one["row"]) for one in found]
+
+
+def test_check_with_a_model_leaves_it_alone(cli, tickets, bot):
+    before = folder_content(bot / "model")
+    found = cli.json("check", tickets, "--skip-bad", "--model", bot / "model")
+    assert {one["row"] for one in found["suspects"]} >= {row + 1 for row in WRONG}
+    assert found["rows"] == 65
+    assert folder_content(bot / "model") == before
+    assert Learner.load(bot / "model").samples == 64
+
+
+def test_check_says_that_nothing_is_wrong(cli, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("text,label\nwhere is my card,card\nhello there,greeting\n")
+    shown = cli("check", path, "--foundation", "ngrams")
+    assert "nothing looks wrong" in shown.stderr
+    assert shown.stdout == ""

@@ -1,0 +1,76 @@
+"""Clients that follow a model."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import httpx
+import pytest
+
+from klda import Client
+from klda.server import events
+
+from .conftest import ASK, KEYS, fails, listening, rows, serving, wait_for
+
+
+@pytest.fixture(autouse=True)
+def long_streams(brief_streams, monkeypatch):
+    monkeypatch.setattr(events, "STREAM_SECONDS", 600.0)
+
+
+def test_a_client_follows_the_changes_of_others(features_model):
+    with listening(features_model) as address, Client(address) as client:
+        seen = []
+
+        def follow():
+            with Client(address) as follower:
+                for state in follower.follow():
+                    seen.append(state)
+                    if len(seen) == 3:
+                        return
+
+        thread = threading.Thread(target=follow, daemon=True)
+        thread.start()
+        wait_for(lambda: seen)
+        client.learn(rows("dogs", 2), ["dogs"] * 2)
+        wait_for(lambda: len(seen) == 2)
+        client.rename("dogs", "hounds")
+        thread.join(20)
+    assert seen == [
+        {"version": 0, "classes": 3, "samples": 120},
+        {"version": 1, "classes": 4, "samples": 122},
+        {"version": 2, "classes": 4, "samples": 122},
+    ]
+
+
+def test_a_stop_does_not_wait_for_those_who_follow(features_model):
+    with httpx.Client(timeout=60) as http:
+        with listening(features_model) as address:
+            answer = http.send(http.build_request("GET", f"{address}v1/events"), stream=True)
+            assert next(answer.iter_raw()).startswith(b"retry: 2000\nevent: change\n")
+            began = time.monotonic()
+        assert time.monotonic() - began < 10
+        answer.close()
+
+
+def test_signs_of_life_and_an_end_after_a_while(features_model, monkeypatch):
+    monkeypatch.setattr(events, "STREAM_SECONDS", 0.3)
+    with listening(features_model) as address:
+        answer = httpx.get(f"{address}v1/events")
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert "content-encoding" not in answer.headers
+    assert answer.text.count("event: change") == 1
+    assert answer.text.count("\n:\n") >= 2
+
+
+def test_those_who_follow_need_a_key_and_are_not_too_many(features_model, monkeypatch):
+    monkeypatch.setattr(events, "STREAM_SECONDS", 0.0)
+    with serving(features_model, keys=KEYS) as client:
+        assert client.get("/v1/events").status_code == 401
+        assert client.get("/v1/events", headers={"X-API-Key": ASK}).status_code == 200
+    monkeypatch.setattr(events, "MAX_WATCHERS", 0)
+    with serving(features_model) as client:
+        assert client.get("/v1/events").status_code == 503
+    with listening(features_model) as address, Client(address) as client, fails(503, "Too many"):
+        next(client.follow())
