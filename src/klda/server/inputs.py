@@ -5,19 +5,19 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from klda.data import Layout, Table, as_label
-from klda.data.batch import BadRow
+from klda.data import BadRow, Layout, as_label, open_bytes
 from klda.errors import require
 from klda.labels import Label
 from klda.server import schemas
 from klda.server.errors import ServerError
 from klda.server.service import Service
+from klda.server.settings import MAX_COMPARED
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 MAX_PIXELS = 50_000_000  # of one image
@@ -25,7 +25,6 @@ MAX_PIXELS_TOGETHER = 250_000_000  # of a request
 MAX_SIDE = 2048  # networks use 224 to 518
 MOST_ROWS = 100_000
 _label: TypeAdapter[Label] = TypeAdapter(schemas.ClassLabel)
-_row = TypeAdapter(tuple[schemas.Text, schemas.ClassLabel])
 
 
 async def inputs_of(service: Service, kind: str, values: list[Any]) -> Any:
@@ -115,39 +114,23 @@ def typed_class(name: str, known: Collection[Label]) -> Label:
     return name if name in known else _label.validate_python(as_label(name, known))
 
 
-class CheckedRows(NamedTuple):
-    """Texts and their labels, and where they were found."""
+def rows_of_file(
+    content: bytes, name: str, known: Collection[Label], layout: Layout, *, skip_bad: bool = False
+) -> tuple[list[str], list[Label], Layout, list[BadRow]]:
+    """Read texts and labels of a file that was sent, as `klda learn` reads it.
 
-    texts: list[str]
-    labels: list[Label]
-    layout: Layout
-
-
-def checked_rows(
-    table: Table, name: str, *, bad: Callable[[BadRow], None] | None = None
-) -> CheckedRows:
-    """Read a table and check that it can be taught; errors call it `name`.
-
-    Rows that can't be used are errors, unless a function takes the `bad` ones.
+    Return also where they were found, and the rows that were left out.
     """
     texts: list[str] = []
     labels: list[Label] = []
-    layout = table.layout
-    for batch in table.batches(bad=bad):
+    bad: list[BadRow] = []
+    table = open_bytes(content, name=name, layout=layout, classes=known)
+    for batch in table.batches(bad=bad.append if skip_bad else None):
+        texts += batch.inputs
+        labels += batch.labels or []
         layout = batch.layout
-        for text, label in zip(batch.inputs, batch.labels or [], strict=True):
-            try:
-                _row.validate_python((text, label))
-            except ValidationError as error:
-                row, problem = f"row {len(texts) + 1}", f"{error.errors()[0]['msg']}."
-                if bad is None:
-                    raise ServerError(f"{name}, {row}: {problem}") from error
-                bad(BadRow(name, row, problem, {}))
-                continue
-            texts.append(text)
-            labels.append(label)
-        if len(texts) > MOST_ROWS:
-            raise ServerError(f"{name}: more than {MOST_ROWS:,} rows. Send them in several parts.")
+        if len(texts) > MAX_COMPARED:
+            raise ServerError(f"{name}: more than {MAX_COMPARED:,} rows. Send several files.", 413)
     if not texts:
-        raise ServerError(f"{name}: there is no row that can be used.")
-    return CheckedRows(texts, labels, layout)
+        raise ServerError(f"{name}: there is no row that can be learned.")
+    return texts, labels, layout, bad

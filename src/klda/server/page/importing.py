@@ -10,8 +10,7 @@ from typing import Annotated, Any
 from fastapi import File, Form, Request, UploadFile
 from fastapi.responses import Response
 
-from klda.data import Layout, open_bytes
-from klda.data.batch import BadRow
+from klda.data import BadRow, Layout, open_bytes
 from klda.errors import KldaError
 from klda.labels import Label, close_names, spelt
 from klda.server import inputs
@@ -40,17 +39,21 @@ class Import(Teaching):
 
     def read(self, layout: Layout, known: Collection[Label]) -> None:
         """Find the columns and read the rows; those that can't be used are set aside."""
-        table = open_bytes(self.content, name=self.name, layout=layout, classes=known)
-        with table.read(table) as contents:
-            self.columns = list(contents.names)
-        self.bad, self.layout = [], layout
-        self.texts, self.labels = [], []
-        rows = inputs.checked_rows(table, self.name, bad=self.bad.append)
-        self.texts, self.labels, self.layout = rows.texts, rows.labels, rows.layout
+        self.layout, self.bad, self.texts, self.labels = layout, [], [], []
+        self.columns = column_names(self.content, self.name, layout)
+        found = inputs.rows_of_file(self.content, self.name, known, layout, skip_bad=True)
+        self.texts, self.labels, self.layout, self.bad = found
 
     def take(self, instead: dict[str, Label]) -> None:
         """Give rows of classes with these names to other classes."""
         self.labels = [instead.get(str(label), label) for label in self.labels]
+
+
+def column_names(content: bytes, name: str, layout: Layout) -> list[str]:
+    """Return the names of a file's columns."""
+    table = open_bytes(content, name=name, layout=layout)
+    with table.read(table) as contents:
+        return list(contents.names)
 
 
 @router.get("/import")
