@@ -80,6 +80,7 @@ def picked(typed: str, known: Mapping[Label, int]) -> dict[str, Any]:
     near = [label for label in close_names(typed, known, 3) if label not in found]
     exact = any(spelt(label) == wanted for label in found)
     return {
+        "typed": typed,
         "found": [(label, known[label]) for label in [*near, *found][:PICKED]],
         "more": max(0, len(found) + len(near) - PICKED),
         "new": "" if exact or not wanted else typed.strip(),

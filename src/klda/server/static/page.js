@@ -27,6 +27,17 @@ const move = (event) => {
   next.focus();
 };
 
+// The first class in the list is what a typed name means; the list may still be on its way.
+let chosen = null;
+const chooseFirst = (input) => {
+  const list = $("#picked .options", input.form);
+  chosen = list?.dataset.for === input.value ? null : input;
+  if (!chosen) $("button", list)?.click();
+};
+document.addEventListener("htmx:afterSwap", ({ detail }) => {
+  if (chosen && detail.target.id === "picked") chooseFirst(chosen);
+});
+
 document.addEventListener("keydown", (event) => {
   const { key, target } = event;
   // While an input method composes a word, Enter ends the word (229: Safari says so afterwards).
@@ -38,12 +49,8 @@ document.addEventListener("keydown", (event) => {
       event.preventDefault();
       target.form.requestSubmit();
     } else if (target.matches(".picker input, .combo input")) {
-      // The first class in the list is what the name means; without a list the name counts.
-      const first = $("#picked button", target.closest("form"));
-      if (first && target.value.trim()) {
-        event.preventDefault();
-        first.click();
-      } else if (!target.value.trim()) event.preventDefault();
+      event.preventDefault();
+      if (target.value.trim()) chooseFirst(target);
     }
   }
   if (key === "Escape" && target.matches(".picker *") && $("#answer .primary")) {
