@@ -45,7 +45,7 @@ async def teach_and_ask(client):
     assert await call(client, "classes") == {"card": 1, "refund": 0, "weather": 1}
     (answer,) = await call(client, "classify", texts=["is my card here?"], top=2)
     assert answer["label"] == "card"
-    assert [each["label"] for each in answer["classes"]][0] == "card"
+    assert [each["label"] for each in answer["classes"]][:1] == ["card"]
     assert 0 < answer["classes"][0]["probability"] <= 1
     done = await call(client, "teach", texts=["a card"], labels=["Card"])
     assert done["looks_like_existing"] == {"Card": "card"}

@@ -9,7 +9,7 @@ import transformers
 
 from klda import encoders
 from klda.data.files import IMAGE_SUFFIXES
-from klda.encoders.image_decoding import open_image
+from klda.encoders.images import open_image
 from klda.errors import KldaError
 
 Image = pytest.importorskip("PIL.Image")

@@ -15,7 +15,7 @@ from tests.encoders.processes import run_python
 from klda import encoders
 from klda.encoders.onnx_bert import OnnxBert
 from klda.encoders.onnx_graph import Graph
-from klda.encoders.pretrained_text import PretrainedTextNetwork
+from klda.encoders.pretrained import PretrainedTextNetwork
 from klda.errors import KldaError
 
 WITHOUT_TORCH = ("torch", "transformers", "sentence_transformers", "onnx")

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from klda import Learner
-from klda.server import api, page
+from klda.server import api, label_studio, page
+from klda.server.gate import READS_BY_POST
 from klda.server.journal import JournalError
 from klda.server.settings import MAX_ITEMS
 
@@ -114,6 +115,26 @@ def test_quality_is_that_of_the_learner(client, features_model):
     for label in CENTRES:
         client.post("/v1/forget", json={"labels": [label]})
     assert client.get("/v1/quality").json()["accuracy"] is None
+
+
+def test_suspects_are_those_of_the_learner(client, features_model):
+    x, y = rows("ants", 4, seed=7) + rows("bees", 4, seed=7), ["ants"] * 4 + ["bees"] * 3 + ["ants"]
+    expected = Learner.load(features_model).suspects(x, y)
+    assert [(one.row, one.suggested) for one in expected] == [(7, "bees")]
+    found = client.post("/v1/suspects", json={"features": x, "labels": y}).json()["suspects"]
+    assert found == [
+        one.to_dict() | {"confidence": pytest.approx(one.confidence)} for one in expected
+    ]
+    assert client.get("/v1/model").json()["samples"] == 120  # nothing was learned
+    assert client.post("/v1/suspects", json={"features": x, "labels": y[:3]}).status_code == 422
+
+
+def test_suggestions_are_those_of_the_learner(client, features_model):
+    x = [*rows("ants", 4, seed=7), [90.0] * 8, *rows("bees", 4, seed=7)]
+    (best,) = Learner.load(features_model).suggest(x, 1)
+    (found,) = client.post("/v1/suggest", json={"features": x, "n": 1}).json()["suggestions"]
+    assert (found["row"], found["known"]) == (best.row, best.known)
+    assert client.post("/v1/suggest", json={"features": x, "n": 0}).status_code == 422
 
 
 def test_methods_that_clients_make_up_are_counted_as_one(client):
@@ -236,16 +257,17 @@ def test_every_path_needs_a_key_unless_it_reveals_nothing(features_model):
     with serving(features_model, keys=KEYS) as client:
         routes = [
             route
-            for router in (api.router, api.open_router, page.router)
+            for router in (api.router, api.open_router, label_studio.router, page.router)
             for route in router.routes
         ]
         paths = {(method, route.path) for route in routes for method in route.methods}
         paths |= {("GET", "/v1/nothing"), ("POST", "/page/nothing")}
         refused = {(m, p) for m, p in paths if client.request(m, p).status_code == 401}
-        assert {path for _, path in paths - refused} == {"/v1/health", "/", "/login", "/logout"}
+        health = {"/v1/health", "/label-studio/health", "/label-studio/"}
+        assert {path for _, path in paths - refused} == health | {"/", "/login", "/logout"}
         for method, path in sorted(paths):
             status = client.request(method, path, headers=bearer(ASK)).status_code
-            asks = method == "GET" or path in ("/v1/predict", "/v1/explain")
+            asks = method == "GET" or path in READS_BY_POST
             if path.startswith("/v1/"):
                 assert (status == 403) is not asks
         text = client.get("/v1/metrics", headers=bearer(ASK)).text

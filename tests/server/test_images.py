@@ -14,7 +14,7 @@ import pytest
 pillow = pytest.importorskip("PIL.Image")
 
 from klda import KLDA
-from klda.encoders.image_decoding import open_image
+from klda.encoders.images import open_image
 from klda.learner import Learner
 from klda.server.client import Client
 from klda.server.errors import ServerError

@@ -26,6 +26,7 @@ COLOURS = {"red": (250, 5, 5), "green": (5, 250, 5)}
 @pytest.fixture(autouse=True)
 def _no_other_data(monkeypatch, tmp_path):
     monkeypatch.delenv("KLDA_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KLDA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("KLDA_OFFLINE", "1")
 

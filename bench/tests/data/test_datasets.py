@@ -22,6 +22,8 @@ SIZES = {
 @pytest.fixture(autouse=True)
 def _no_other_data(monkeypatch, tmp_path):
     monkeypatch.delenv("KLDA_DATA", raising=False)
+    (tmp_path / "clone").mkdir()
+    monkeypatch.chdir(tmp_path / "clone")
     monkeypatch.setenv("KLDA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("KLDA_OFFLINE", "1")
 
@@ -78,6 +80,8 @@ def test_the_given_folder_comes_before_the_variable_and_that_before_the_cache(
     given, variable = tmp_path / "given", tmp_path / "variable"
     cached = tiny(datasets.cache_root() / "paper" / "hwu")
     assert datasets.find("hwu") == cached
+    beside = tiny(tmp_path / "shared" / "data" / "paper" / "hwu")
+    assert datasets.find("hwu").resolve() == beside.resolve()
     monkeypatch.setenv("KLDA_DATA", str(variable))
     assert datasets.find("hwu") == cached
     named = tiny(variable / "paper" / "hwu")

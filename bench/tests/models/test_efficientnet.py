@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from klda import encoders
-from klda.encoders.image_decoding import open_image
+from klda.encoders.images import open_image
 from klda.errors import KldaError
 
 

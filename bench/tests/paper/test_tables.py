@@ -248,6 +248,7 @@ def test_the_papers_figures_stand_beside_the_papers_data_only(tmp_path, monkeypa
     monkeypatch.setenv("KLDA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("KLDA_OFFLINE", "1")
     monkeypatch.delenv("KLDA_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
     grid = Plan(select("lda"), ["clinc"], seeds=1)
     product = tables.table1(grid, tmp_path / "out2")
     assert cell_of(product, "lda", "clinc")["paper"] > 90

@@ -82,6 +82,7 @@ def test_what_is_not_here_is_said_and_never_made_up(tmp_path, monkeypatch):
     monkeypatch.setenv("KLDA_OFFLINE", "1")
     monkeypatch.setenv("KLDA_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("KLDA_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
     grid = Plan(select("ncm,lda"), ["cars"], seeds=1)
     product = tables.models_table("T", grid, tmp_path / "out")
     assert set(product.shown["Stanford Cars"]) == {"not available offline"}

@@ -20,9 +20,8 @@ identifies its features. :func:`load` makes one:
 
 from __future__ import annotations
 
-from klda.encoders.encoder import Encoder
+from klda.encoders.encoder import Encoder, same_features
 from klda.encoders.endpoint import EndpointError, is_url
-from klda.encoders.fingerprint import same_features
 from klda.encoders.loading import default_text_model, load, modality_of, reopen
 from klda.encoders.named_models import MODELS, ModelInfo
 from klda.encoders.precomputed import PrecomputedFeatures

@@ -21,8 +21,11 @@ from klda.encoders.ngrams import NgramEncoder
 from klda.encoders.onnx_bert import OnnxBert, is_bert
 from klda.encoders.options import Engine, Layers, Options, Precision, can_run_onnx, is_installed
 from klda.encoders.precomputed import PrecomputedFeatures
-from klda.encoders.pretrained_images import PretrainedImageNetwork
-from klda.encoders.pretrained_text import PretrainedTextNetwork, sentence_transformers_encoder
+from klda.encoders.pretrained import (
+    PretrainedImageNetwork,
+    PretrainedTextNetwork,
+    sentence_transformers_encoder,
+)
 from klda.encoders.sources import Hub, OfflineModelError
 from klda.encoders.text import TextEncoder
 from klda.encoders.wrapped import OWN, wrap

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from klda.checks import Modality, first_not_finite
-from klda.encoders.fingerprint import describe
+from klda.encoders.encoder import describe
 from klda.errors import KldaError
 from klda.progress import Show
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from klda.checks import Modality, checked_texts
-from klda.encoders.encoder import gather
-from klda.encoders.fingerprint import describe, probe
+from klda.encoders.encoder import describe, gather, probe
 from klda.errors import KldaError
 from klda.progress import Show
 

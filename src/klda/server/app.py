@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ from starlette.middleware.gzip import GZipMiddleware
 
 import klda
 from klda.errors import KldaError, is_lack_of_memory, require
-from klda.server import api, page
+from klda.server import api, label_studio, page
 from klda.server.errors import INTERNAL, ServerError
 from klda.server.gate import Gate, Keys
 from klda.server.service import Service
@@ -43,10 +44,11 @@ def create_app(service: Service) -> Gate:
     app.state.service = service
     app.state.keys = Keys(service.settings.keys)
     app.state.upload = None  # the latest
+    app.state.label_studio = asyncio.Lock()
     app.state.metrics = Metrics(service)
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
     paths: set[str] = set()
-    for router in (api.router, api.open_router, page.router):
+    for router in (api.router, api.open_router, label_studio.router, page.router):
         app.include_router(router)
         paths.update(getattr(route, "path", "") for route in router.routes)
     app.mount(page.STATIC_URL, page.STATIC)

@@ -11,6 +11,7 @@ import numpy as np
 
 from klda.labels import Label
 
+API = "api"  # made a change, unless it says otherwise
 SERVICE = "service"  # the source of what it learned, and its entry in the extras of a model
 MAX_NUMBER = 2**53  # of a change
 
@@ -54,7 +55,7 @@ class Change:
     merge: bool = False
     key: Key | None = None
     tally: Tally | None = None
-    by: str = "api"  # who made it: a program, the page, or an application that teaches
+    by: str = API  # what made it: a program, the page, or an application that teaches
     # Once it is made:
     number: int = 0
     when: float = 0.0  # seconds since 1970

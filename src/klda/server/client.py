@@ -22,6 +22,8 @@ from klda.server.settings import MAX_TOP
 
 if TYPE_CHECKING:
     from klda.inspection.evaluation import Evaluation
+    from klda.inspection.suggestions import Suggestion
+    from klda.inspection.suspects import Suspect
 
 BATCH = 500
 BATCH_IMAGES = 16
@@ -118,6 +120,22 @@ class Client:
     def quality(self) -> dict[str, Any]:
         """Return how accurate the model is expected to be on new inputs, also by class."""
         return self._call("GET", "/v1/quality")
+
+    def suspects(self, inputs: Any, labels: Sequence[Label] | np.ndarray) -> list[Suspect]:
+        """Find samples whose labels are probably wrong, and samples that are there twice."""
+        from klda.inspection.suspects import Suspect  # loads the engine
+
+        inputs = checked_inputs(inputs, self.modality)
+        body = {**self._body(inputs), "labels": _one_each(inputs, labels)}
+        return [Suspect(**one) for one in self._call("POST", "/v1/suspects", body)["suspects"]]
+
+    def suggest(self, inputs: Any, n: int = 20) -> list[Suggestion]:
+        """Choose which of some inputs to label next."""
+        from klda.inspection.suggestions import Suggestion  # loads the engine
+
+        inputs = checked_inputs(inputs, self.modality)
+        found = self._call("POST", "/v1/suggest", {**self._body(inputs), "n": n})["suggestions"]
+        return [Suggestion(**one) for one in found]
 
     def follow(self) -> Iterator[dict[str, int]]:
         """Yield the model's version, classes and samples now, and after each change."""

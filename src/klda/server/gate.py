@@ -5,6 +5,7 @@ A request is refused here before its body is read: FastAPI would parse the body 
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import logging
@@ -13,6 +14,7 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 
 from fastapi import FastAPI, HTTPException, Request
 from starlette.datastructures import MutableHeaders
@@ -25,8 +27,14 @@ from klda.server.settings import ApiKey, is_loopback
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 METHODS = READS | {"POST", "PUT", "PATCH", "DELETE"}
-READS_BY_POST = frozenset({"/v1/predict", "/v1/explain", "/page/ask", "/page/why"})
+READS_BY_POST = frozenset(
+    {
+        *("/v1/predict", "/v1/explain", "/v1/suspects", "/v1/suggest"),
+        *("/page/ask", "/page/why", "/label-studio/predict"),
+    }
+)
 HEALTH = "/v1/health"  # answers everyone, by any name, at any rate: it reveals nothing
+OPEN = (HEALTH, "/v1/openapi.json", "/label-studio/", "/label-studio/health")
 SESSION_COOKIE = "klda_session"
 SESSION_SECONDS = 12 * 3600
 MAX_CLIENTS = 10_000  # and sessions
@@ -54,7 +62,7 @@ log = logging.getLogger("klda.server")
 
 def needed_role(method: str, path: str) -> str | None:
     """Return the role that a request needs; None if it needs no key."""
-    if path in (HEALTH, "/v1/openapi.json") or not path.startswith(("/v1/", "/page/")):
+    if path in OPEN or not path.startswith(("/v1/", "/page/", "/label-studio/")):
         return None
     return "ask" if method in READS or path in READS_BY_POST else "teach"
 
@@ -230,6 +238,9 @@ def secret_of(headers: Mapping[str, str]) -> str | None:
     if "x-api-key" in headers:
         return headers["x-api-key"]
     scheme, _, value = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "basic":  # the key is the password, whatever the user is called
+        with suppress(ValueError):
+            return base64.b64decode(value).decode().partition(":")[2]
     return value.strip() if scheme.lower() == "bearer" else None
 
 

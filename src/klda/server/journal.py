@@ -294,6 +294,11 @@ class Journal:
         """Return the change that an idempotency key was used for."""
         return next(iter(self._found("key = ?", key.name)), None)
 
+    def made_with_keys(self, prefix: str) -> list[Change]:
+        """Return the changes with idempotency keys that begin with a text, oldest first."""
+        after = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+        return self._found("key >= ? AND key < ? ORDER BY number", prefix, after)
+
     def history(self, most: int = MAX_HISTORY, before: int = MAX_NUMBER + 1) -> list[Change]:
         """Return the latest changes before a number, without their rows, oldest first."""
         newest = "change != '' AND number < ? ORDER BY number DESC LIMIT ?"

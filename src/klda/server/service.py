@@ -14,10 +14,12 @@ from klda.engine.solution import Answer
 from klda.inspection.class_map import ClassMap
 from klda.inspection.label_set import ClassDistances, ConfusablePair
 from klda.inspection.quality import Quality
+from klda.inspection.suggestions import Suggestion
+from klda.inspection.suspects import Suspect
 from klda.labels import Label
 from klda.learner import Learner
 from klda.server.batching import Batcher, Encode
-from klda.server.changes import Change, Key
+from klda.server.changes import API, Change, Key
 from klda.server.events import Watchers
 from klda.server.journal import Journal
 from klda.server.settings import ServiceSettings
@@ -113,6 +115,16 @@ class Service:
         """Explain the answer for one input; JSON-able."""
         return await self.run(self.snapshot.explain, value)
 
+    async def suspects(self, inputs: Any, labels: Sequence[Label]) -> list[Suspect]:
+        """Return samples whose labels are probably wrong, or that are there twice."""
+        rows = await self._encode(inputs)
+        return await self.run(self.snapshot.learner.suspects_rows, rows, labels)
+
+    async def suggest(self, inputs: Any, n: int) -> list[Suggestion]:
+        """Return which inputs to label next."""
+        rows = await self._encode(inputs)
+        return await self.run(self.snapshot.learner.suggest_rows, rows, n)
+
     async def class_overview(self) -> ClassOverview:
         """Return a map of the classes and the most confusable pairs; cached per version."""
         return await self._once(_overview)
@@ -142,15 +154,20 @@ class Service:
         # Shielded: a client that disconnects must not cancel a change half-way.
         return await asyncio.shield(asyncio.wrap_future(self.writer.submit(change)))
 
-    async def learn(self, inputs: Any, labels: Sequence[Label], key: Key | None = None) -> Change:
+    async def learn(
+        self, inputs: Any, labels: Sequence[Label], key: Key | None = None, by: str = API
+    ) -> Change:
         """Learn inputs, with one label each."""
         rows = await self._encode(inputs)
         tally = await self.run(self.snapshot.compare, rows, labels)
-        return await self.change(Change("learn", labels, rows, key=key, tally=tally))
+        return await self.change(Change("learn", labels, rows, key=key, tally=tally, by=by))
 
-    async def remove(self, inputs: Any, labels: Sequence[Label], key: Key | None = None) -> Change:
+    async def remove(
+        self, inputs: Any, labels: Sequence[Label], key: Key | None = None, by: str = API
+    ) -> Change:
         """Forget exactly these samples, with one label each."""
-        return await self.change(Change("remove", labels, await self._encode(inputs), key=key))
+        rows = await self._encode(inputs)
+        return await self.change(Change("remove", labels, rows, key=key, by=by))
 
     async def _encode(self, inputs: Any) -> np.ndarray:
         return await asyncio.wrap_future(self.batcher.encode(inputs))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from klda import encoders
 from klda.encoders import MODELS, OfflineModelError
-from klda.encoders.image_decoding import open_image
+from klda.encoders.images import open_image
 from klda.encoders.pretrained import quiet
 from klda.encoders.sources import Hub
 from klda.errors import KldaError, MissingDependencyError

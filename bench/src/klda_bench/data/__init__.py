@@ -1,8 +1,9 @@
 """Data sets of the paper, texts of other kinds (``more``), and a user's own.
 
-A data set is looked for in ``--data`` / ``KLDA_DATA`` first, then in the user's cache, then
-downloaded into the cache. The paper's text sets have the split that was published with it. Image
-sets may also lie there as their authors' archives (:mod:`klda_bench.data.archives`).
+A data set is looked for in ``--data``, by default ``KLDA_DATA`` or else ``../shared/data``, then in
+the user's cache; then it is downloaded into the cache. The paper's text sets have the split that
+was published with it. Image sets may also lie there as their authors' archives
+(:mod:`klda_bench.data.archives`).
 
 Layout of a data folder, and of the cache::
 
@@ -37,6 +38,7 @@ from klda_bench.environment import UnavailableError
 
 Modality = Literal["text", "image", "features"]
 Folder = str | os.PathLike[str]
+BESIDE = Path("../shared/data")  # beside a clone, in which the benchmark is run
 
 _SUFFIXES = (
     *(".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz"),
@@ -125,7 +127,7 @@ def cache_root() -> Path:
 
 
 def find(name: str, *, data: Folder | None = None) -> Path | None:
-    """Folder of a data set on this machine, or ``None``; `data` defaults to ``KLDA_DATA``."""
+    """Folder of a data set on this machine, or ``None``."""
     for root in _roots(data):
         for place in (root / DATASETS[name].collection / name, root / name):
             if _part(place, "train") and _part(place, "test"):
@@ -134,14 +136,14 @@ def find(name: str, *, data: Folder | None = None) -> Path | None:
 
 
 def _roots(data: Folder | None) -> list[Path]:
-    given = data if data is not None else os.environ.get("KLDA_DATA")
-    return ([Path(given)] if given else []) + [cache_root()]
+    """Folders to look in: the one given or the usual one, then the cache."""
+    return [Path(data or os.environ.get("KLDA_DATA") or BESIDE), cache_root()]
 
 
 def load(name: str, *, data: Folder | None = None) -> Dataset:
     """Read a data set: one of :data:`DATASETS`, or a folder with train and test files.
 
-    `data` is the folder to look in first, by default ``KLDA_DATA``. Raises `UnavailableError` if
+    `data` is the folder to look in first. Raises `UnavailableError` if
     the data set is not here and cannot be downloaded.
     """
     if name not in DATASETS:
@@ -155,7 +157,7 @@ def load(name: str, *, data: Folder | None = None) -> Dataset:
 
 def out_of_scope(data: Folder | None = None) -> list[str]:
     """Read CLINC150's out-of-scope test queries; none if they are not on this machine."""
-    file = Path(data or os.environ.get("KLDA_DATA", ".")) / "clinc150_oos" / "oos_test.csv.gz"
+    file = _roots(data)[0] / "clinc150_oos" / "oos_test.csv.gz"
     return list(read_table(file, labels=False)[0]) if file.exists() else []
 
 
