@@ -227,9 +227,7 @@ class Evidence:
         """Give a class another name."""
         return replace(self, labels=[new if label == old else label for label in self.labels])
 
-    def calibration(
-        self, labels: Sequence[Label], counts: np.ndarray, unit: float
-    ) -> Calibration:
+    def calibration(self, labels: Sequence[Label], counts: np.ndarray, unit: float) -> Calibration:
         """Return what it says about a rule, given its classes and its unit."""
         here = self._of_size(int(counts.sum()))
         usual = USUAL_TEMPERATURE * unit / np.sqrt(max(len(labels), 1))

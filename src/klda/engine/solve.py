@@ -325,9 +325,7 @@ def class_means(factored: Factored, spread: float) -> ClassMeans:
     gram = backend.to_numpy(backend.linear(left, stacked[0]), np.float64)
     within = spread * (n - len(labels)) if names.whitened else max(statistics.scatter.trace, 0.0)
     k = len(both)
-    fit = fit_names(
-        gram[:k, :k], gram[:k, k : 2 * k], gram[k:, k:], counts[both], within, n
-    )
+    fit = fit_names(gram[:k, :k], gram[:k, k : 2 * k], gram[k:, k:], counts[both], within, n)
     gains, estimates = backend.asarray(fit.gains), []
     for (means, said, average), (plain_means, _) in zip(found, parts, strict=True):
         estimate = average + fit.slope * said + gains @ (means - fit.slope * said[:k])
