@@ -317,7 +317,7 @@ def class_means(factored: Factored, spread: float) -> ClassMeans:
     found, parts = [], [(own, told), (own_plain, told_plain)]
     for means, said in parts:
         average = means[at].mean(0) if taught else means.mean(0) if len(means) else said.mean(0)
-        # Names differ from samples by more than their classes do: they have an average of their own.
+        # Names have an average of their own: they differ from samples in all classes alike.
         of_names = said[: len(both)].mean(0) if taught else average
         found.append((means[at] - average, said - of_names, average))
     stacked = [backend.concatenate([means, said]) for means, said, _ in found]
