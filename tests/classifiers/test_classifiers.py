@@ -14,7 +14,6 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError
-from klda.engine.solution import softmax
 from tests import reference
 from tests.reference import DEVICE
 
