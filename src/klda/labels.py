@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any
@@ -128,6 +129,21 @@ def checked_label(parameter: str, label: Any) -> Label:
         raise KldaError(f"{parameter}={label!r} can't be a label; give a string or an integer.")
     check_names([label], parameter)
     return label
+
+
+def spelling(label: Label) -> str:
+    """Return what is left of a name without case, blanks and underscores."""
+    return " ".join(str(label).replace("_", " ").split()).casefold()
+
+
+def closest(label: Label, classes: Iterable[Label], least: float = 0.8) -> Label | None:
+    """Return the class whose name is most like a label; None if none is.
+
+    Names that are the same without case, blanks and underscores have the similarity 1.
+    """
+    names = {spelling(name): name for name in classes}
+    found = difflib.get_close_matches(spelling(label), names, n=1, cutoff=least)
+    return names[found[0]] if found else None
 
 
 def group_labels(values: np.ndarray) -> tuple[list[Label], np.ndarray]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from klda.cli import options
-from klda.cli.opening import closest
+from klda.labels import closest
 from klda.cli.options import option
 from klda.errors import KldaError, require
 
