@@ -204,3 +204,8 @@ class CaseFolder:
             self._known.setdefault(label.casefold(), label) if isinstance(label, str) else label
             for label in map(as_python, labels)
         ]
+
+
+def closest(label: Label, classes: Collection[Label], cutoff: float = CLOSE) -> Label | None:
+    """Return the class whose name is most like a label; None if none is much like it."""
+    return next(iter(close_names(label, classes, cutoff=cutoff)), None)

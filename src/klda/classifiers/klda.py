@@ -202,23 +202,23 @@ class KLDAEnsemble(ScoringClassifier):
         estimator = KLDA.paper(gamma=gamma, **parameters)
         return cls(estimator, n_members=n_members, combine=combine, random_state=random_state)
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from scratch, forgetting whatever was learned before."""
         members = self._made()
         for member in members:
-            member.fit(X, y)
+            member.fit(X, y, sample_weight)
         self.members_, self.n_features_in_ = members, members[0].n_features_in_
         if hasattr(members[0], "feature_names_in_"):
             self.feature_names_in_ = members[0].feature_names_in_
         return self
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learn more samples, of known classes or of new ones; ``classes`` is ignored."""
         if not self.__sklearn_is_fitted__():
-            return self.fit(X, y)
+            return self.fit(X, y, sample_weight)
         drafts = [member.copy() for member in self.members_]  # all of them learn, or none
         for draft in drafts:
-            draft.partial_fit(X, y)
+            draft.partial_fit(X, y, sample_weight=sample_weight)
         self.members_ = drafts
         return self
 
@@ -247,10 +247,9 @@ class KLDAEnsemble(ScoringClassifier):
 
     def scores(self, X: Any) -> np.ndarray:
         """Average scores ``(n_samples, n_classes)``, or logarithms of average probabilities."""
-        scores = [member.scores(X) for member in self._known()]
         if self.combine == "scores":
-            return np.mean(scores, axis=0)
-        mean = np.mean([softmax(own) for own in scores], axis=0)
+            return np.mean([member.scores(X) for member in self._known()], axis=0)
+        mean = np.mean([member.predict_proba(X) for member in self._known()], axis=0)
         return np.asarray(np.log(np.maximum(mean, np.finfo(np.float64).tiny)))
 
     def predict(self, X: Any) -> np.ndarray:
@@ -258,5 +257,8 @@ class KLDAEnsemble(ScoringClassifier):
         return self.classes_[self.scores(X).argmax(axis=1)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Average of the members' probabilities."""
-        return np.mean([member.predict_proba(X) for member in self._known()], axis=0)
+        """Probabilities of what is averaged."""
+        scores = self.scores(X)
+        if self.combine == "scores":
+            scores = scores / np.mean([member.temperature_ for member in self._known()])
+        return softmax(scores)
