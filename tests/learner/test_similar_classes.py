@@ -48,7 +48,7 @@ def test_new_names_are_compared_with_each_other():
 )
 def test_a_class_like_another_is_noticed_before_it_is_made(change):
     learner = Learner("ngrams").learn(["where is it"], ["card_arrival"])
-    with pytest.warns(SimilarClassWarning, match="did you mean 'card_arrival'"):
+    with pytest.warns(SimilarClassWarning, match="Did you mean 'card_arrival'"):
         change(learner.copy())
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -439,11 +439,12 @@ class Learner(Answering):
     def _warn_of_similar(self, labels: Iterable[Label]) -> None:
         """Say which new classes look like others; before they are made."""
         if similar := self.similar_classes(labels):
-            pairs = [f"{new!r} (did you mean {old!r}?)" for new, old in similar.items()]
-            some = ", ".join(pairs[:3]) + (f" and {len(pairs) - 3:,} more" if pairs[3:] else "")
+            some = [
+                f"{new!r} is a new class. Did you mean {old!r}?" for new, old in similar.items()
+            ]
             warnings.warn(
-                f"New classes look like others: {some}. To make one class of two, use rename(new, "
-                "old, merge=True) or undo(); ignore_case=True ignores upper and lower case.",
+                f"{' '.join(some[:3])} A rename with merge=True (klda rename --merge) makes one "
+                "class of two, and an undo takes the change back.",
                 SimilarClassWarning,
                 stacklevel=3,
             )
