@@ -16,7 +16,11 @@ def main() -> None:
     from klda.cli.app import app
     from klda.cli.console import say
 
-    warnings.showwarning = lambda message, *place: say(str(message))
+    def show(message: Warning | str, category: type[Warning], *place: object) -> None:
+        if category.__name__ != "SimilarClassWarning":  # commands say that with the command to use
+            say(str(message))
+
+    warnings.showwarning = show
     try:
         app(prog_name="klda")
     finally:

@@ -15,7 +15,7 @@ import typer
 from klda.cli import options, reading
 from klda.cli.checking import CheckedChange, check_refusal
 from klda.cli.console import counted, interrupts_ignored, knowledge, report, say
-from klda.cli.opening import check_unused, make_learner, open_existing
+from klda.cli.opening import check_unused, make_learner, note_similar, open_existing
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
@@ -311,6 +311,7 @@ def _report(
     from klda.data.notes import label_notes
 
     new = [label for label in after if label not in before]
+    note_similar(new, before, model)
     for note in label_notes({label: after[label] for label in new}):
         say(note)
     classes, samples = len(after), sum(after.values())
