@@ -7,6 +7,8 @@ interrupted.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 def main() -> None:
     """Run the command line."""
@@ -16,7 +18,7 @@ def main() -> None:
     from klda.cli.app import app
     from klda.cli.console import say
 
-    def show(message: Warning | str, category: type[Warning], *place: object) -> None:
+    def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
         if category.__name__ != "SimilarClassWarning":  # commands say that with the command to use
             say(str(message))
 
