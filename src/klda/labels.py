@@ -158,3 +158,8 @@ def close_names(
     names = {spelt(name): name for name in classes}
     found = difflib.get_close_matches(spelt(label), names, n=most, cutoff=cutoff)
     return [names[name] for name in found]
+
+
+def closest(label: Label, classes: Collection[Label], cutoff: float = CLOSE) -> Label | None:
+    """Return the class whose name is most like a label; None if none is much like it."""
+    return next(iter(close_names(label, classes, cutoff=cutoff)), None)

@@ -12,6 +12,7 @@ import typer
 
 from klda.cli.console import interrupts_ignored, say
 from klda.errors import KldaError
+from klda.labels import closest
 
 if TYPE_CHECKING:
     from klda.labels import Label
@@ -136,10 +137,3 @@ def known_class(name: str, classes: Collection[Label]) -> Label:
         meant = f" Did you mean {close!r}?" if close is not None else ""
         raise KldaError(f"There is no class {label!r} in this model.{meant}")
     return label
-
-
-def closest(label: Label, classes: Collection[Label]) -> Label | None:
-    """Return the class whose name is most like a label; None if none is much like it."""
-    from klda.labels import close_names
-
-    return next(iter(close_names(label, classes)), None)
