@@ -429,7 +429,7 @@ def test_the_inbox_outlives_the_service_and_forgets_what_was_taught(text_model):
         )
         assert added.headers["HX-Redirect"] == "/inbox"
     with serving(text_model, undo_seconds=0.2) as client:
-        wait_for(lambda: "Reading" not in client.get("/page/inbox").text)
+        wait_for(lambda: "Reading" not in client.get("/page/inbox").text, 60)
         shown = client.get("/inbox").text
         assert "0 of 3 sorted" in shown
         number = re.search(r'name="number" value="(\d+)"', shown.partition('id="sort"')[2])[1]
