@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from klda.engine.arrays import add_prefix, strip_prefix
+from klda.engine.checks import check_label_kind
 from klda.engine.engine import DamagedModelError
 from klda.engine.model import ALL, Model
 from klda.engine.rows import NotLearnedError, Rows
@@ -254,6 +255,7 @@ class UndoLog:
                 found = found.subtract(taken)
             if given is not None:
                 log, given = log._follow(change, given, model, 1)
+                check_label_kind(found.classes[:1], list(given.counts), f"change {change.number}")
                 found = found.merge(given)
         except NotLearnedError:
             raise UndoError(

@@ -298,12 +298,12 @@ async def forget(request: Request, service: CurrentService, label: Field) -> Res
 @router.get("/page/forgotten")
 async def forgotten(request: Request, service: CurrentService) -> Response:
     """Show the classes that were recently forgotten and can be restored."""
-    found = await service.read(lambda _, journal: journal.undoable())
+    found = [made for made in await service.undoable() if made.kind == "forget"]
     return _render(
         request,
         "forgotten.html",
         forgotten=found[::-1],
-        minutes=math.ceil(service.settings.undo_seconds / 60),
+        minutes=math.ceil(service.snapshot.learner.undo_seconds / 60),
     )
 
 

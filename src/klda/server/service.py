@@ -24,6 +24,7 @@ from klda.server.events import Watchers
 from klda.server.journal import Journal
 from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
+from klda.server.update import undoable
 from klda.server.workers import (
     EncoderProcess,
     claim_blas_memory,
@@ -99,7 +100,7 @@ class Service:
 
     async def undoable(self) -> list[Change]:
         """Return the changes that can still be undone, oldest first."""
-        return await self.read(lambda _, journal: journal.undoable())
+        return await self.read(lambda learner, journal: journal.numbered(undoable(learner)))
 
     def states(self) -> AsyncIterator[dict[str, int] | None]:
         """Yield the model's figures now and after each change; None is a sign of life."""
