@@ -12,9 +12,10 @@ import typer
 
 from klda.cli import options, reading
 from klda.cli.console import counted, interrupts_ignored, knowledge, report
-from klda.cli.opening import changed, closest, known_class, make_learner
+from klda.cli.opening import changed, known_class, make_learner
 from klda.cli.options import option
 from klda.errors import KldaError
+from klda.labels import closest
 
 if TYPE_CHECKING:
     from klda.labels import Label
@@ -120,6 +121,7 @@ def forget(
     label_column: options.LabelColumn = None,
     header: options.Header = None,
     encoding: options.Encoding = None,
+    ignore_case: options.IgnoreCase = False,
     skip_bad: options.SkipBad = False,
     device: options.Device = "auto",
     batch_size: options.BatchSize = None,
@@ -152,7 +154,7 @@ def forget(
         raise typer.BadParameter("Name classes to forget, a file of --rows, or samples by --ids.")
     if partly and rows is None:
         raise typer.BadParameter("--partly goes with --rows.")
-    layout = options.layout(text_column, label_column, header, encoding)
+    layout = options.layout(text_column, label_column, header, encoding, ignore_case)
     with changed(model, wait, options.of(context, options.ENCODER)) as learner:
         before, holding = learner.classes, not learner.leaves_trace
         names = [known_class(label, before) for label in labels or ()]

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from klda.cli import options
-from klda.cli.opening import closest
 from klda.cli.options import option
 from klda.errors import KldaError, require
+from klda.labels import closest
 
 BUSY = 30.0  # seconds that a change waits for another writer of the folder
 ABOUT = (

@@ -252,7 +252,7 @@ async def scores(service: CurrentService) -> Any:
 async def history(service: CurrentService, query: Annotated[schemas.HistoryQuery, Query()]) -> Any:
     """List the latest changes, the latest first."""
     found = await service.history(query.limit, query.before)
-    undoable = {change.number for change in await service.undoable()}
+    undoable = {change.number for change in await service.undoable(undos=True)}
     listed = [
         {
             "change": made.number,

@@ -292,6 +292,10 @@ class Journal:
         newest = "change != '' AND number < ? ORDER BY number DESC LIMIT ?"
         return self._found(newest, before, most)[::-1]
 
+    def since(self, number: int) -> list[Change]:
+        """Return all changes after one, without their rows, oldest first."""
+        return self._found("number > ? ORDER BY number", number)
+
     def numbered(self, numbers: Sequence[int]) -> list[Change]:
         """Return the changes with some numbers, without their rows, oldest first."""
         wanted = ",".join(str(int(number)) for number in numbers)

@@ -98,9 +98,15 @@ class Service:
         """Return the latest changes, oldest first; `page` as the journal takes it."""
         return await self.read(lambda _, journal: journal.history(*page))
 
-    async def undoable(self) -> list[Change]:
-        """Return the changes that can still be undone, oldest first."""
-        return await self.read(lambda learner, journal: journal.numbered(undoable(learner)))
+    async def undoable(self, *, undos: bool = False) -> list[Change]:
+        """Return the changes that can still be undone, oldest first; also undos, if asked for."""
+
+        def read(learner: Learner, journal: Journal) -> list[Change]:
+            return [
+                made for made in journal.numbered(undoable(learner)) if undos or made.kind != "undo"
+            ]
+
+        return await self.read(read)
 
     def states(self) -> AsyncIterator[dict[str, int] | None]:
         """Yield the model's figures now and after each change; None is a sign of life."""
@@ -118,12 +124,12 @@ class Service:
 
     async def suspects(self, inputs: Any, labels: Sequence[Label]) -> list[Suspect]:
         """Return samples whose labels are probably wrong, or that are there twice."""
-        rows = await self._encode(inputs)
+        rows = await self.encode(inputs)
         return await self.run(self.snapshot.learner.suspects_rows, rows, labels)
 
     async def suggest(self, inputs: Any, n: int) -> list[Suggestion]:
         """Return which inputs to label next."""
-        rows = await self._encode(inputs)
+        rows = await self.encode(inputs)
         return await self.run(self.snapshot.learner.suggest_rows, rows, n)
 
     async def class_overview(self) -> ClassOverview:
@@ -159,7 +165,12 @@ class Service:
         self, inputs: Any, labels: Sequence[Label], key: Key | None = None, by: str = API
     ) -> Change:
         """Learn inputs, with one label each."""
-        rows = await self._encode(inputs)
+        return await self.learn_rows(await self.encode(inputs), labels, key, by)
+
+    async def learn_rows(
+        self, rows: np.ndarray, labels: Sequence[Label], key: Key | None = None, by: str = API
+    ) -> Change:
+        """Learn inputs that were encoded, with one label each."""
         tally = await self.run(self.snapshot.compare, rows, labels)
         return await self.change(Change("learn", labels, rows, key=key, tally=tally, by=by))
 
@@ -167,10 +178,11 @@ class Service:
         self, inputs: Any, labels: Sequence[Label], key: Key | None = None, by: str = API
     ) -> Change:
         """Forget exactly these samples, with one label each."""
-        rows = await self._encode(inputs)
+        rows = await self.encode(inputs)
         return await self.change(Change("remove", labels, rows, key=key, by=by))
 
-    async def _encode(self, inputs: Any) -> np.ndarray:
+    async def encode(self, inputs: Any) -> np.ndarray:
+        """Return a feature row for each input."""
         return await asyncio.wrap_future(self.batcher.encode(inputs))
 
 
