@@ -12,7 +12,7 @@ import typer
 
 from klda.cli import options, reading
 from klda.cli.console import counted, interrupts_ignored, knowledge, report
-from klda.cli.opening import changed, known_class, make_learner
+from klda.cli.opening import changed, known_class, make_learner, note_similar
 from klda.cli.options import option
 from klda.errors import KldaError
 from klda.labels import closest
@@ -69,6 +69,7 @@ def declare(
         wanted = _described(classes, before)
         learner.declare(wanted)
     new = [label for label in wanted if label not in before]
+    note_similar(new, before, model)
     n_classes, samples = len(learner.classes), learner.samples
     done = {"declared": wanted, "new_classes": new, "classes": n_classes, "samples": samples}
     report(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,18 +15,14 @@ import typer
 from klda.cli import options, reading
 from klda.cli.checking import CheckedChange, check_refusal
 from klda.cli.console import counted, interrupts_ignored, knowledge, report, say
-from klda.cli.opening import check_unused, make_learner, open_existing
+from klda.cli.opening import check_unused, make_learner, note_similar, open_existing
 from klda.errors import KldaError
-from klda.labels import closest
 
 if TYPE_CHECKING:
     from klda.data import Batch, Layout
     from klda.learner import Learner
     from klda.learner.resume import ResumableLearn
 
-MOST_HINTS = 5
-CLOSE = 0.9  # similarity of names that are probably meant as one
-MOST_COMPARED = 10**6  # pairs of names
 SAMPLE = 200  # texts that show their language and length
 MOST_CHARACTERS = 6  # of a token: a text that has more is cut off, in any language
 NEW = (
@@ -316,11 +311,7 @@ def _report(
     from klda.data.notes import label_notes
 
     new = [label for label in after if label not in before]
-    for one, other in _close_names(new, after):
-        say(
-            f"{one!r} is a new class. Did you mean {other!r}? Then make them one: "
-            f"klda rename {shlex.quote(str(one))} {shlex.quote(str(other))} --merge --model {model}"
-        )
+    note_similar(new, before, model)
     for note in label_notes({label: after[label] for label in new}):
         say(note)
     classes, samples = len(after), sum(after.values())
@@ -332,14 +323,3 @@ def _report(
         f"Learned {counted(learned, 'sample')}, {counted(len(new), 'new class')}, in "
         f"{seconds:.1f} s. {model} now knows {knowledge(classes, samples)}.",
     )
-
-
-def _close_names(new: list[Any], classes: Iterable[Any]) -> list[tuple[Any, Any]]:
-    """Return new classes whose names are much like that of another one, each with the other."""
-    known = [label for label in classes if label not in set(new)]
-    found = []
-    for label in new if len(new) * len(known) < MOST_COMPARED else []:
-        if (close := closest(label, known, CLOSE)) is not None:
-            found.append((label, close))
-        known.append(label)
-    return found[:MOST_HINTS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,12 +13,13 @@ import typer
 
 from klda.cli.console import interrupts_ignored, say
 from klda.errors import KldaError
-from klda.labels import closest
+from klda.labels import closest, similar_names
 
 if TYPE_CHECKING:
     from klda.labels import Label
     from klda.learner import Learner
 
+MOST_HINTS = 5  # new classes that look like others, in messages
 # Options for a new model that are parameters of its classifier.
 PARAMETERS = {
     "components": "n_components",
@@ -125,6 +127,15 @@ def open_existing(model: Path, foundation: str | None, encoder: Mapping[str, Any
             f"--foundation {foundation}: the model in {model} was made with {made_with}, which is "
             "fixed, and this is not the same. Leave it out, or make a new model in another folder."
         ) from error
+
+
+def note_similar(new: Collection[Label], before: Collection[Label], model: str | Path) -> None:
+    """Point out new classes that look like others, with the command that makes them one."""
+    for one, other in [*similar_names(new, before).items()][:MOST_HINTS]:
+        say(
+            f"{one!r} is a new class. Did you mean {other!r}? Then make them one: "
+            f"klda rename {shlex.quote(str(one))} {shlex.quote(str(other))} --merge --model {model}"
+        )
 
 
 def known_class(name: str, classes: Collection[Label]) -> Label:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from klda.learner.answering import UNKNOWN, UNKNOWN_INTEGER
     from klda.learner.inputs import FoundationModelError
-    from klda.learner.learner import Detached, ForgetTraceWarning, Learner
+    from klda.learner.learner import Detached, ForgetTraceWarning, Learner, SimilarClassWarning
     from klda.learner.undo import UndoError
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "ForgetTraceWarning",
     "FoundationModelError",
     "Learner",
+    "SimilarClassWarning",
     "UndoError",
 ]
 
@@ -29,6 +30,7 @@ _MODULES = {
     "ForgetTraceWarning": "learner",
     "FoundationModelError": "inputs",
     "Learner": "learner",
+    "SimilarClassWarning": "learner",
     "UndoError": "undo",
 }
 
