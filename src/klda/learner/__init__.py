@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from klda.learner.answering import UNKNOWN, UNKNOWN_INTEGER
     from klda.learner.inputs import FoundationModelError
     from klda.learner.learner import Detached, ForgetTraceWarning, Learner, SimilarClassWarning
-    from klda.learner.undo import UndoError
+    from klda.undo.log import UndoError
 
 __all__ = [
     "UNKNOWN",
@@ -31,7 +31,7 @@ _MODULES = {
     "FoundationModelError": "inputs",
     "Learner": "learner",
     "SimilarClassWarning": "learner",
-    "UndoError": "undo",
+    "UndoError": "learner",
 }
 
 

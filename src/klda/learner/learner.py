@@ -46,7 +46,6 @@ from klda.labels import (
     plain_labels,
     similar_names,
 )
-from klda.learner import stored
 from klda.learner.answering import Answering
 from klda.learner.class_names import ClassNames
 from klda.learner.history import (
@@ -59,17 +58,12 @@ from klda.learner.history import (
     numbered,
 )
 from klda.learner.inputs import InputEncoder, Labels, check_same_features, open_encoder
-from klda.learner.undo import (
-    KEPT_SECONDS,
-    Change,
-    TaughtRows,
-    UndoLog,
-    are_few,
-    part_of,
-    part_of_classes,
-)
 from klda.progress import Show
-from klda.storage import folder
+from klda.storage import folder, stored
+from klda.undo.log import KEPT_SECONDS, Change, UndoError, UndoLog
+from klda.undo.parts import TaughtRows, are_few, part_of, part_of_classes
+
+__all__ = ["Detached", "ForgetTraceWarning", "Learner", "SimilarClassWarning", "UndoError"]
 
 
 class SimilarClassWarning(UserWarning):
