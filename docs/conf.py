@@ -22,7 +22,7 @@ extensions = [
     "http_api",
 ]
 exclude_patterns = ["_ext"]
-myst_enable_extensions = ["dollarmath", "amsmath", "deflist", "colon_fence"]
+myst_enable_extensions = ["dollarmath", "amsmath", "deflist", "colon_fence", "attrs_inline"]
 myst_heading_anchors = 4
 
 # The browser draws MathML itself, so that equations need no script from elsewhere.

@@ -152,9 +152,12 @@ def test_code_blocks_run_and_print_what_the_page_says(page, tmp_path, request):
     printed = iter(lines)
     code = "\n".join(code for _, code in blocks(page, "python", "sh"))
     for beside, below in SAYS.findall(code):  # in the order of the page
-        if below or beside[0] in "[{0123456789":
+        if below or beside[0] in "[({0123456789":
             said = below or beside
             assert any(agrees(line, said) for line in printed), (said, lines)
+    if page.name == "README.md":
+        assert "when does my card arrive?,card_arrival," in done.stdout
+        assert '{"text": "PIN lost", "label": "pin"' in done.stdout
 
 
 def test_every_block_runs_or_shows_something_that_can_not():
@@ -170,6 +173,13 @@ def test_every_block_runs_or_shows_something_that_can_not():
                 assert "import " not in code, (name(page), code)
         outside = BLOCK.sub("", text)
         assert not re.findall(r"\n\n {4}(?![ *-])\S", outside), f"{name(page)}: indented code"
+
+
+def test_the_index_of_how_tos_lists_every_one_once():
+    text = (DOCS / "howto" / "index.md").read_text(encoding="utf-8")
+    pages = sorted(page.stem for page in (DOCS / "howto").glob("*.md") if page.stem != "index")
+    assert sorted(re.findall(r"\]\(([\w-]+)\.md\)", text)) == pages
+    assert sorted(re.findall(r"^.+ <([\w-]+)>$", text, re.M)) == pages
 
 
 def test_links_of_the_readme_lead_somewhere():

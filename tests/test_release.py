@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
 import tomllib
-import venv
 import zipfile
 from pathlib import Path
 
@@ -79,11 +79,23 @@ def test_version_and_licence_agree_everywhere():
     assert f"\nlicense: {project['license']}\n" in citation
 
 
+def interpreter(version):
+    """Path of a Python of this version; None if there is none, or one that does not start."""
+    found = shutil.which(f"python{version}")
+    asked = [found or "", "-c", "import sys, venv; print(sys.executable)"]
+    done = subprocess.run(asked, capture_output=True, text=True) if found else None
+    return done.stdout.strip() if done and done.returncode == 0 else None
+
+
 @pytest.mark.skipif(
     not os.environ.get("KLDA_TEST_RELEASE"), reason="installs packages: make test-release"
 )
-def test_readme_runs_with_the_wheel_in_an_empty_environment(built, tmp_path):
-    venv.create(tmp_path / "empty", with_pip=True)
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_readme_runs_with_the_wheel_in_an_empty_environment(version, built, tmp_path):
+    python = interpreter(version)
+    if python is None:
+        pytest.skip(f"there is no Python {version}")
+    run(python, "-m", "venv", str(tmp_path / "empty"))
     scripts = tmp_path / "empty" / "bin"
     (wheel,) = built.glob("*.whl")
     pip = [str(scripts / "python"), "-m", "pip", "install", "--quiet"]
@@ -96,5 +108,5 @@ def test_readme_runs_with_the_wheel_in_an_empty_environment(built, tmp_path):
     code = program(ROOT / "README.md")
     said = run(str(scripts / "python"), "-u", "-c", code, cwd=work, env=environment)
     assert said.startswith("['card_arrival']\n['lost_card']\n")
-    assert '"accuracy": 1.0' in said
+    assert "when does my card arrive?,card_arrival," in said
     assert "klda-bench" not in run(*pip[:3], "list", env=environment)

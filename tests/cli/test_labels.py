@@ -58,3 +58,28 @@ def test_check_says_that_nothing_is_wrong(cli, tmp_path):
     shown = cli("check", path, "--foundation", "ngrams")
     assert "nothing looks wrong" in shown.stderr
     assert shown.stdout == ""
+
+
+@pytest.fixture
+def unlabeled(tmp_path):
+    """Texts of intents that the model of `bot` knows, and of one that it does not."""
+    path = tmp_path / "unlabeled.csv"
+    chosen = ("check_balance", "play_music", "refill_prescription")
+    texts = [e.text for e in examples("test") if e.intent in chosen]
+    path.write_text("\n".join(["id,message", *(f'{i},"{t}"' for i, t in enumerate(texts)), ""]))
+    return path
+
+
+def test_suggest_asks_for_what_is_new_first(cli, bot, unlabeled, tmp_path):
+    shown = cli("suggest", unlabeled, "--model", bot / "model", "-n", 6)
+    found = read_csv(shown.stdout)
+    assert list(found[0]) == ["row", "id", "message", "guess", "probability", "known", "alike"]
+    assert 3 <= len(found) <= 6
+    new = {e.text for e in examples("test") if e.intent == "refill_prescription"}
+    assert found[0]["message"] in new
+    listed = cli.json("suggest", unlabeled, "--model", bot / "model", "-n", 6)
+    assert [one["id"] for one in listed["suggestions"]] == [one["id"] for one in found]
+    assert len(listed["suggestions"][0]["like"]) == int(found[0]["alike"])
+    output = tmp_path / "to-label.tsv"
+    cli("suggest", unlabeled, "-n", 3, "--output", output)
+    assert output.read_text().startswith("row\tid\tmessage\tguess")

@@ -116,6 +116,18 @@ def test_quality_is_that_of_the_learner(client, features_model):
     assert client.get("/v1/quality").json()["accuracy"] is None
 
 
+def test_suspects_are_those_of_the_learner(client, features_model):
+    x, y = rows("ants", 4, seed=7) + rows("bees", 4, seed=7), ["ants"] * 4 + ["bees"] * 3 + ["ants"]
+    expected = Learner.load(features_model).suspects(x, y)
+    assert [(one.row, one.suggested) for one in expected] == [(7, "bees")]
+    found = client.post("/v1/suspects", json={"features": x, "labels": y}).json()["suspects"]
+    assert found == [
+        one.to_dict() | {"confidence": pytest.approx(one.confidence)} for one in expected
+    ]
+    assert client.get("/v1/model").json()["samples"] == 120  # nothing was learned
+    assert client.post("/v1/suspects", json={"features": x, "labels": y[:3]}).status_code == 422
+
+
 def test_methods_that_clients_make_up_are_counted_as_one(client):
     for i in range(5):
         client.request(f"METHOD{i}", "/v1/model")
@@ -246,7 +258,7 @@ def test_every_path_needs_a_key_unless_it_reveals_nothing(features_model):
         assert {path for _, path in paths - refused} == health | {"/", "/login", "/logout"}
         for method, path in sorted(paths):
             status = client.request(method, path, headers=bearer(ASK)).status_code
-            asks = method == "GET" or path in ("/v1/predict", "/v1/explain")
+            asks = method == "GET" or path in ("/v1/predict", "/v1/explain", "/v1/suspects")
             if path.startswith("/v1/"):
                 assert (status == 403) is not asks
         text = client.get("/v1/metrics", headers=bearer(ASK)).text

@@ -123,7 +123,7 @@ def write_answers(stream: TextIO, answers: Iterable[Answered]) -> None:
     rows, heads = [], ["input"]
     for one in answers:
         cells = _flat(one.said)
-        rows.append([one.value, *map(_words, cells.values())])
+        rows.append([one.value, *map(words, cells.values())])
         names = (name.replace("_", " ").replace("probability", "prob.") for name in cells)
         heads = ["input", *names]
     made = table(*heads, rows=rows, numbers=[name for name in heads if "prob." in name])
@@ -132,7 +132,8 @@ def write_answers(stream: TextIO, answers: Iterable[Answered]) -> None:
     results(stream).print(made)
 
 
-def _words(cell: Any) -> str:
+def words(cell: Any) -> str:
+    """Return a cell as a table shows it."""
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     return "-" if cell is None else f"{cell:.1%}" if isinstance(cell, float) else str(cell)

@@ -162,7 +162,7 @@ def klda(
 for panel, commands in {
     "Teach": (learn.learn, edit.declare, edit.forget, edit.rename, edit.merge),
     "Ask": (predict.predict, evaluate.evaluate, serve.serve, mcp.mcp),
-    "Look": (show.show, labels.check, show.models),
+    "Look": (show.show, labels.check, labels.suggest, show.models),
     "Take along": (export.export,),
 }.items():
     for command in commands:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from klda.cli import options, reading
-from klda.cli.answers import Record, shown_input, write_results
+from klda.cli.answers import Record, shown_input, words, write_results
 from klda.cli.console import counted, print_json, say, table
 from klda.cli.opening import make_learner, open_existing
 from klda.cli.options import option
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from klda.learner import Learner
 
 MOST = 20  # rows in a table on a terminal
+GROUP, GROUPS = 5, 3  # inputs that make a group worth a name; groups that are named
 Output = Annotated[
     Path | None,
     option(
@@ -136,6 +137,74 @@ def check(
         all_by="--all",
     )
     write_results(output, records, shown)
+
+
+def suggest(
+    context: typer.Context,
+    files: Annotated[list[Path], typer.Argument(help="Files with inputs that have no labels.")],
+    model: options.OptionalModel = None,
+    number: Annotated[
+        int, option("How many inputs to suggest (20).", "--number", "-n", min=1, metavar="N")
+    ] = MOST,
+    output: Output = None,
+    text_column: options.TextColumn = None,
+    header: options.Header = None,
+    encoding: options.Encoding = None,
+    skip_bad: options.SkipBad = False,
+    foundation: options.Foundation = None,
+    device: options.Device = "auto",
+    batch_size: options.BatchSize = None,
+    engine: options.Engine = None,
+    precision: options.Precision = None,
+    json: options.Json = False,
+) -> None:
+    """Say which inputs to label next, so that the fewest labels teach the most.
+
+    They are inputs that the model is uncertain about, unlike what it knows and unlike each other;
+    the most telling come first. **alike** counts the inputs of the file that probably belong to
+    the same class. Without --model nothing is known: they are typical inputs of all kinds. Label
+    them, teach them with **klda learn**, and ask again.
+
+    **klda suggest** unlabeled.csv **--model** bot/ **-n** 20
+
+    **klda suggest** unlabeled.csv **--output** to-label.xlsx
+    """
+    layout = options.layout(text_column, None, header, encoding)
+    learner, tables = _opened(context, files, model, layout)
+    found = _Gathered.of(learner, tables, "Reading", labels=False, skip_bad=skip_bad)
+    suggestions = learner.suggest_rows(_stacked(found.rows), number)
+    records = [
+        found.record(
+            one.row,
+            guess=one.label,
+            probability=None if one.probability is None else round(one.probability, 4),
+            known=one.known,
+            alike=len(one.alike),
+        )
+        for one in suggestions
+    ]
+    if json:
+        lists = [[found.places[row] for row in one.alike] for one in suggestions]
+        listed = [one | {"like": like} for one, like in zip(records, lists, strict=True)]
+        print_json({"rows": len(found.inputs), "suggestions": listed})
+        return
+    columns = ("row", "input", "guess", "prob.", "known", "alike")
+    lines = [
+        (
+            found.places[one.row]["row"],
+            found.inputs[one.row],
+            *map(words, (one.label, one.probability, one.known, len(one.alike))),
+        )
+        for one in suggestions
+    ]
+    shown = table(*columns, rows=lines, numbers=("row", "prob.", "alike"))
+    write_results(output, records, shown)
+    groups = [one for one in suggestions if not one.known and len(one.alike) + 1 >= GROUP]
+    for one in groups[:GROUPS]:
+        what = "texts" if learner.modality == "text" else "inputs"
+        unlike = "" if one.known is None else " and like nothing that is known"
+        like = found.inputs[one.row]
+        say(f"{len(one.alike) + 1:,} {what} look alike{unlike}. Name them: {like}")
 
 
 def _opened(

@@ -31,7 +31,7 @@ class Quality:
 
     Every class counts as often as it is expected to be asked for. With a handful of samples of each
     class this is too hopeful: over fifteen sets of texts by 8 points on average with five of each,
-    by 1 with twenty; with all of them the mean is right (tools/measure_labels.py).
+    by 1 with twenty; with all of them the mean is right (`klda bench quality`).
 
     Attributes
     ----------

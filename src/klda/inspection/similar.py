@@ -23,22 +23,23 @@ def typical_distance(rows: np.ndarray) -> float:
     return float(np.median(found[found > 0])) if (found > 0).any() else 1.0
 
 
-def distances(rows: np.ndarray, others: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield squared distances between rows and others, some rows at a time, after the first."""
-    squares = np.einsum("ij,ij->i", others, others)
-    step = max(1, AT_ONCE // max(len(others), 1))
-    for start in range(0, len(rows), step):
-        some = rows[start : start + step]
-        own = np.einsum("ij,ij->i", some, some)
-        yield start, np.maximum(own[:, None] + squares - 2 * some @ others.T, 0)
+def squared_distances(rows: np.ndarray, one: np.ndarray) -> np.ndarray:
+    """Return the squared distances of rows from one row."""
+    gaps = rows - one
+    return np.einsum("ij,ij->i", gaps, gaps)
 
 
 def close_pairs(rows: np.ndarray, within: float = NEAR) -> Iterator[tuple[int, int, float]]:
     """Yield pairs of near-duplicates, the earlier row first, and their relative distance."""
-    usual = typical_distance(rows)
-    for start, found in distances(rows, rows):
+    usual, squares = typical_distance(rows), np.einsum("ij,ij->i", rows, rows)
+    step = max(1, AT_ONCE // max(len(rows), 1))
+    for start in range(0, len(rows), step):
+        some = rows[start : start + step]
+        # Of rows before these, pairs were found already.
+        own, others = squares[start : start + step], squares[start:]
+        found = np.maximum(own[:, None] + others - 2 * some @ rows[start:].T, 0)
         one, other = np.nonzero(found <= within * usual)
-        later = other > one + start
+        later = other > one
         gaps = found[one[later], other[later]] / usual
-        places = (one[later] + start).tolist(), other[later].tolist()
+        places = (one[later] + start).tolist(), (other[later] + start).tolist()
         yield from zip(*places, gaps.tolist(), strict=True)

@@ -61,13 +61,12 @@ def find_suspects(
 
     The engine learns the samples that it has not learned before: give a copy.
     """
+    new = np.arange(len(rows))
     if not engine.is_new:
-        new = np.flatnonzero(~engine.has_learned(rows, labels, parameters))
-        if len(new):
-            engine.add(rows[new], [labels[i] for i in new.tolist()], parameters=parameters)
-    else:
-        engine.add(rows, labels, parameters=parameters)
-    chance, suggested, confidence = _left_out(engine, parameters, rows, labels)
+        new = new[~engine.has_learned(rows, labels, parameters)]
+    if len(new):
+        engine.add(rows[new], [labels[i] for i in new.tolist()], parameters=parameters)
+    chance, suggested, confidence = label_chances(engine, parameters, rows, labels)
 
     def suspect(row: int, problem: str, like: int | None = None) -> Suspect:
         return Suspect(row, problem, labels[row], suggested[row], confidence[row], like)
@@ -92,12 +91,13 @@ def find_suspects(
     ]
 
 
-def _left_out(
+def label_chances(
     engine: Engine, parameters: Parameters, rows: np.ndarray, labels: Sequence[Label]
 ) -> tuple[np.ndarray, list[Label | None], list[float | None]]:
     """Return the probability of each sample's label, and the likeliest other one with its own.
 
-    All as if the sample had not been learned; of a class's only sample nothing can be said.
+    All as if the sample, which it was, had not been learned; of a class's only sample nothing can
+    be said.
     """
     chance = np.ones(len(rows))
     suggested: list[Label | None] = [None] * len(rows)

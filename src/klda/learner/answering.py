@@ -20,6 +20,7 @@ from klda.errors import KldaError
 from klda.inspection.evaluation import Evaluation
 from klda.inspection.explanation import Explanation, explain_rows
 from klda.inspection.quality import Quality, quality_of
+from klda.inspection.suggestions import Suggestion, find_suggestions
 from klda.inspection.suspects import Suspect, find_suspects
 from klda.labels import Label, check_one_each, label_list
 from klda.learner.inputs import InputEncoder, Labels
@@ -401,6 +402,41 @@ class Answering:
         names = label_list(labels)
         check_label_kind(np.array([*self.classes][:1]), names, "labels")
         return find_suspects(self.engine.copy(), self.parameters, self._checked_rows(rows), names)
+
+    def suggest(
+        self,
+        inputs: Any,
+        n: int = 20,
+        *,
+        text: str | Sequence[str] | None = None,
+        progress: bool = False,
+    ) -> list[Suggestion]:
+        """Find the inputs to label next: uncertain, and unlike what is known and each other.
+
+        A learner that knows nothing yet will do: then they are typical inputs of all kinds.
+
+        Parameters
+        ----------
+        inputs : sequence or table
+            Texts, images or feature rows without labels.
+        n : int
+            How many to find; there are fewer if more would be near-duplicates of others.
+        text : str, optional
+            Column of a table, or columns to be joined; found by name or content without it.
+
+        Returns
+        -------
+        list of Suggestion
+            The most telling first, each with the inputs like it.
+        """
+        check_count("n", n)
+        return self.suggest_rows(self.encode(inputs, text=text, progress=progress), n)
+
+    def suggest_rows(self, rows: np.ndarray, n: int = 20) -> list[Suggestion]:
+        """Find the inputs to label next among feature rows; see :meth:`suggest`."""
+        check_count("n", n)
+        solution = self.solution if len(self.classes) > 1 else None
+        return find_suggestions(solution, self._checked_rows(rows), n)
 
     def export_onnx(self, folder: str | Path, *, reject: float = REFUSED) -> dict[str, Any]:
         """Write the learner as ONNX, for programs in other languages.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Form, Header, Query, Request, Response
 from fastapi.security import HTTPBearer
 
 import klda
@@ -14,7 +15,7 @@ from klda.server import schemas
 from klda.server.changes import Change, Key, digest
 from klda.server.errors import STATUSES, ServerError
 from klda.server.events import event_stream
-from klda.server.inputs import inputs_of
+from klda.server.inputs import inputs_of, rows_of_file
 from klda.server.service import Service
 from klda.server.settings import MAX_KEY_LENGTH
 
@@ -73,6 +74,16 @@ async def explain(body: schemas.ExplainBody, service: CurrentService) -> Any:
     return await service.explain((await inputs_of(service, *body.inputs()))[0])
 
 
+@router.post("/suspects", response_model=schemas.SuspectsAnswer, tags=["look"])
+async def suspects(body: schemas.SuspectsBody, service: CurrentService) -> Any:
+    """Find samples whose labels are probably wrong, and samples that are there twice.
+
+    Each is answered by what was learned and by the other samples; nothing is learned.
+    """
+    inputs = await inputs_of(service, *body.inputs())
+    return {"suspects": await service.suspects(inputs, body.labels)}
+
+
 def _answer(service: Service, made: Change) -> dict[str, Any]:
     snapshot = service.snapshot
     return {
@@ -101,6 +112,30 @@ async def learn(body: schemas.LearnBody, service: CurrentService, key: MaybeKey)
     """
     inputs = await inputs_of(service, *body.inputs())
     return _answer(service, await service.learn(inputs, body.labels, key))
+
+
+@router.post("/learn-file", response_model=schemas.FileAnswer, tags=["teach"])
+async def learn_file(
+    service: CurrentService,
+    form: Annotated[schemas.FileForm, Form(media_type="multipart/form-data")],
+    idempotency_key: GivenKey = None,
+) -> Any:
+    """Learn the rows of a file of texts: any file that `klda learn` reads, as one change.
+
+    Columns are guessed unless they are named; the answer says which were read.
+    """
+    if service.modality != "text":
+        raise ServerError("Files can be taught to models of texts only: use POST /v1/learn.")
+    content, name = await form.file.read(), form.file.filename or "file"
+    known, layout = service.snapshot.counts, form.layout()
+    texts, labels, found, bad = await service.run(
+        partial(rows_of_file, skip_bad=form.skip_bad), content, name, known, layout
+    )
+    content_digest = digest(content + repr((name, layout, form.skip_bad)).encode())
+    key = None if idempotency_key is None else Key(idempotency_key, content_digest)
+    answer = _answer(service, await service.learn(texts, labels, key))
+    skipped = [{"place": row.place, "problem": row.problem} for row in bad]
+    return {**answer, "texts": found.inputs, "labels": found.label, "skipped": skipped}
 
 
 @_changing("/forget")

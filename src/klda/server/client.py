@@ -22,6 +22,7 @@ from klda.server.settings import MAX_TOP
 
 if TYPE_CHECKING:
     from klda.inspection.evaluation import Evaluation
+    from klda.inspection.suspects import Suspect
 
 BATCH = 500
 BATCH_IMAGES = 16
@@ -118,6 +119,14 @@ class Client:
     def quality(self) -> dict[str, Any]:
         """Return how accurate the model is expected to be on new inputs, also by class."""
         return self._call("GET", "/v1/quality")
+
+    def suspects(self, inputs: Any, labels: Sequence[Label] | np.ndarray) -> list[Suspect]:
+        """Find samples whose labels are probably wrong, and samples that are there twice."""
+        from klda.inspection.suspects import Suspect  # loads the engine
+
+        inputs = checked_inputs(inputs, self.modality)
+        body = {**self._body(inputs), "labels": _one_each(inputs, labels)}
+        return [Suspect(**one) for one in self._call("POST", "/v1/suspects", body)["suspects"]]
 
     def follow(self) -> Iterator[dict[str, int]]:
         """Yield the model's version, classes and samples now, and after each change."""

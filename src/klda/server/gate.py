@@ -28,7 +28,10 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 METHODS = READS | {"POST", "PUT", "PATCH", "DELETE"}
 READS_BY_POST = frozenset(
-    {"/v1/predict", "/v1/explain", "/page/ask", "/page/why", "/label-studio/predict"}
+    {
+        *("/v1/predict", "/v1/explain", "/v1/suspects", "/v1/suggest"),
+        *("/page/ask", "/page/why", "/label-studio/predict"),
+    }
 )
 HEALTH = "/v1/health"  # answers everyone, by any name, at any rate: it reveals nothing
 OPEN = (HEALTH, "/v1/openapi.json", "/label-studio/", "/label-studio/health")

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from klda.data import as_label, open_bytes
+from klda.data import BadRow, Layout, as_label, open_bytes
 from klda.errors import require
 from klda.labels import Label
 from klda.server import schemas
 from klda.server.errors import ServerError
 from klda.server.service import Service
+from klda.server.settings import MAX_COMPARED
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 MAX_PIXELS = 50_000_000  # of one image
@@ -112,6 +113,28 @@ def chosen_class(name: str, known: Collection[Label]) -> Label:
 def typed_class(name: str, known: Collection[Label]) -> Label:
     """Return the class that was typed: a known one, or a new one of the same kind."""
     return name if name in known else _label.validate_python(as_label(name, known))
+
+
+def rows_of_file(
+    content: bytes, name: str, known: Collection[Label], layout: Layout, *, skip_bad: bool = False
+) -> tuple[list[str], list[Label], Layout, list[BadRow]]:
+    """Read texts and labels of a file that was sent, as `klda learn` reads it.
+
+    Return also where they were found, and the rows that were left out.
+    """
+    texts: list[str] = []
+    labels: list[Label] = []
+    bad: list[BadRow] = []
+    table = open_bytes(content, name=name, layout=layout, classes=known)
+    for batch in table.batches(bad=bad.append if skip_bad else None):
+        texts += batch.inputs
+        labels += batch.labels or []
+        layout = batch.layout
+        if len(texts) > MAX_COMPARED:
+            raise ServerError(f"{name}: more than {MAX_COMPARED:,} rows. Send several files.", 413)
+    if not texts:
+        raise ServerError(f"{name}: there is no row that can be learned.")
+    return texts, labels, layout, bad
 
 
 class PastedRows(NamedTuple):

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+from fastapi import UploadFile
 from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr, model_validator
 
 from klda.checks import Modality
+from klda.data import Layout
 from klda.inspection.explanation import NearClass, NearSample
 from klda.inspection.label_set import ConfusablePair
+from klda.inspection.suspects import Suspect
 from klda.inspection.verdict import Verdict
 from klda.labels import MAX_LABEL_LENGTH, check_name, check_one_each
 from klda.learner.class_names import LONGEST_DESCRIPTION
 from klda.server.changes import MAX_NUMBER
-from klda.server.settings import MAX_FEATURES, MAX_ITEMS, MAX_TEXT_LENGTH, MAX_TOP
+from klda.server.settings import MAX_COMPARED, MAX_FEATURES, MAX_ITEMS, MAX_TEXT_LENGTH, MAX_TOP
 
 _WORDS = r"[^\s\x00-\x1f]"
 _MANY = Field(min_length=1, max_length=MAX_ITEMS)
+_COMPARED = Field(min_length=1, max_length=MAX_COMPARED)
 
 
 def _named(label: str) -> str:
@@ -107,6 +111,41 @@ class ForgetBody(Inputs, json_schema_extra=_example(labels=["card_arrival"])):
 
     inputs_required: ClassVar[bool] = False
     labels: Labels
+
+
+class ComparedInputs(WithInputs):
+    """Inputs that are compared with each other."""
+
+    texts: Annotated[list[Text], _COMPARED] | None = None
+    features: Annotated[list[Row], _COMPARED] | None = None
+    images: Annotated[list[Image], _MANY] | None = None
+
+
+class FileForm(Body):
+    """A file of texts, and how to read it; what is not said is found out."""
+
+    file: UploadFile = Field(description="CSV, TSV, JSON, JSONL, parquet, xlsx, ...")
+    text: list[str] = Field([], max_length=100, description="Columns of texts, to be joined.")
+    label: str | None = Field(None, description="Column of labels.")
+    header: bool | None = Field(None, description="Whether the first row names the columns.")
+    encoding: str | None = Field(None, max_length=40)
+    skip_bad: bool = Field(False, description="Leave out rows without text or label.")
+
+    def layout(self) -> Layout:
+        """Return it as files are read with."""
+        return Layout(self.text or None, self.label or None, self.header, self.encoding or None)
+
+
+class SuspectsBody(
+    ComparedInputs,
+    json_schema_extra=_example(
+        texts=["where is my card?", "what is the rate?", "my card has not arrived yet"],
+        labels=["card_arrival", "card_arrival", "card_arrival"],
+    ),
+):
+    """Samples, learned or not, with one label each."""
+
+    labels: Annotated[list[ClassLabel], _COMPARED]
 
 
 class PredictBody(Inputs, json_schema_extra=_example(texts=["has my card been sent?"], top=2)):
@@ -215,6 +254,21 @@ class ChangeAnswer(BaseModel):
     repeated: bool = Field(description="The key was used before: nothing was changed again.")
 
 
+class SkippedRow(BaseModel):
+    """A row that was left out."""
+
+    place: str
+    problem: str
+
+
+class FileAnswer(ChangeAnswer):
+    """The model after the rows of a file were learned."""
+
+    texts: list[str] = Field(description="The columns that the texts were read from.")
+    labels: str | None = Field(description="The column that the labels were read from.")
+    skipped: list[SkippedRow]
+
+
 class RefusedChange(BaseModel):
     """A change that was acknowledged, and that a start could not apply to the model it found."""
 
@@ -258,6 +312,12 @@ EVENT = {
     },
     "required": ["event", "data"],
 }
+
+
+class SuspectsAnswer(BaseModel):
+    """Samples to look at: unlikely labels first, then near-duplicates with different labels."""
+
+    suspects: list[Suspect]
 
 
 class Accuracy(BaseModel):

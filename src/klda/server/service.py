@@ -14,6 +14,7 @@ from klda.engine.solution import Answer
 from klda.inspection.class_map import ClassMap
 from klda.inspection.label_set import ClassDistances, ConfusablePair
 from klda.inspection.quality import Quality
+from klda.inspection.suspects import Suspect
 from klda.labels import Label
 from klda.learner import Learner
 from klda.server.batching import Batcher, Encode
@@ -112,6 +113,11 @@ class Service:
     async def explain(self, value: Any) -> dict[str, Any]:
         """Explain the answer for one input; JSON-able."""
         return await self.run(self.snapshot.explain, value)
+
+    async def suspects(self, inputs: Any, labels: Sequence[Label]) -> list[Suspect]:
+        """Return samples whose labels are probably wrong, or that are there twice."""
+        rows = await self._encode(inputs)
+        return await self.run(self.snapshot.learner.suspects_rows, rows, labels)
 
     async def class_overview(self) -> ClassOverview:
         """Return a map of the classes and the most confusable pairs; cached per version."""

@@ -12,6 +12,7 @@ from klda.errors import KldaError
 
 # Limits of one request. They are part of the API: the OpenAPI document states them.
 MAX_ITEMS = 1000
+MAX_COMPARED = 10_000  # inputs that are compared with each other, and rows of a file
 MAX_TEXT_LENGTH = 20_000
 MAX_FEATURES = 65_536
 MAX_TOP = 100

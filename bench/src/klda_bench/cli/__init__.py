@@ -12,7 +12,7 @@ from klda_bench.cli import at_work, paper, shots
 from klda_bench.cli.options import measurement
 from klda_bench.data import listing
 from klda_bench.display.show import show
-from klda_bench.measure import forget, load, speed, start
+from klda_bench.measure import forget, labels, load, speed, start
 from klda_bench.methods import registry
 
 app = typer.Typer(
@@ -46,6 +46,9 @@ command()(shots.shots)
 command("peers-at-work")(at_work.peers_at_work)
 command()(measurement(speed.speed))
 command()(measurement(forget.forget))
+command()(measurement(labels.quality))
+command()(measurement(labels.suspects))
+command()(measurement(labels.suggest))
 command()(measurement(start.start))
 command()(measurement(start.learn))
 _group = typer.Typer(help=load.__doc__, no_args_is_help=True)
