@@ -176,6 +176,7 @@ def test_a_save_writes_only_what_is_new_of_the_ledger(tmp_path):
 def test_without_being_asked_a_learner_keeps_no_ledger(tmp_path):
     learner = taught("abc")
     assert learner.ledger is None
+    learner.expire_undo()
     learner.save(tmp_path / "m")
     loaded = storage.load(tmp_path / "m")
     assert loaded.document["keep"] is None

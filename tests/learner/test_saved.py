@@ -70,7 +70,7 @@ def test_history_tells_what_was_learned_when(folder):
     Learner.load(folder).learn(*samples("bc")).forget("a", rows_of("a")).save(folder)
     history = json.loads((folder / "model.json").read_text())["history"]
     new = {"action": "learn", "samples": 24, "new_classes": ["a", "b"], "source": "first.csv"}
-    assert history[0] | {"when": ""} == {"when": "", **new}
+    assert history[0] | {"when": ""} == {"number": 1, "when": "", **new}
     assert history[1]["new_classes"] == ["c"]
     assert (history[2]["dropped_classes"], history[2]["samples"]) == (["a"], -12)
 
@@ -331,7 +331,8 @@ def test_a_folder_of_0_2_0_loads_learns_and_is_saved_as_one_of_today(tmp_path, n
     at, probe, options = old(name, tmp_path)
     bot, said = Learner.load(at, verify=True, **options), SAID[name]
     assert bot.classes == said["classes"]
-    assert bot.history == said["history"]
+    numbered = [{"number": i, **one} for i, one in enumerate(said["history"], 1)]
+    assert bot.history == [{**one, "undoable": False} for one in numbered]
     assert bot.declared == said["declared"]
     if said["ids"] is not None:
         assert bot.ledger.ids_at(np.arange(bot.samples)) == said["ids"]

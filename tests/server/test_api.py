@@ -6,6 +6,7 @@ import pytest
 
 from klda import Learner
 from klda.server import api, label_studio, page
+from klda.server.gate import READS_BY_POST
 from klda.server.journal import JournalError
 from klda.server.settings import MAX_ITEMS
 
@@ -126,6 +127,14 @@ def test_suspects_are_those_of_the_learner(client, features_model):
     ]
     assert client.get("/v1/model").json()["samples"] == 120  # nothing was learned
     assert client.post("/v1/suspects", json={"features": x, "labels": y[:3]}).status_code == 422
+
+
+def test_suggestions_are_those_of_the_learner(client, features_model):
+    x = [*rows("ants", 4, seed=7), [90.0] * 8, *rows("bees", 4, seed=7)]
+    (best,) = Learner.load(features_model).suggest(x, 1)
+    (found,) = client.post("/v1/suggest", json={"features": x, "n": 1}).json()["suggestions"]
+    assert (found["row"], found["known"]) == (best.row, best.known)
+    assert client.post("/v1/suggest", json={"features": x, "n": 0}).status_code == 422
 
 
 def test_methods_that_clients_make_up_are_counted_as_one(client):
@@ -258,7 +267,7 @@ def test_every_path_needs_a_key_unless_it_reveals_nothing(features_model):
         assert {path for _, path in paths - refused} == health | {"/", "/login", "/logout"}
         for method, path in sorted(paths):
             status = client.request(method, path, headers=bearer(ASK)).status_code
-            asks = method == "GET" or path in ("/v1/predict", "/v1/explain", "/v1/suspects")
+            asks = method == "GET" or path in READS_BY_POST
             if path.startswith("/v1/"):
                 assert (status == 403) is not asks
         text = client.get("/v1/metrics", headers=bearer(ASK)).text

@@ -38,6 +38,9 @@ def test_it_has_the_learners_verbs(address):
         assert [made["kind"] for made in client.history] == kinds
         assert client.history[3]["undoes"] == client.history[2]["change"] == 3
         assert client.quality()["accuracy"] > 0.9
+        wrong = ["ants"] * 6
+        assert {one.label for one in client.suspects(samples("bees", 6), wrong)} == {"ants"}
+        assert len(client.suggest(samples("bees", 6), 2)) <= 2
 
 
 def test_it_answers_as_the_learner_does(address, features_model):

@@ -43,7 +43,7 @@ OPERATIONS = [
     ("POST", "rename"), ("POST", "declare"), ("POST", "explain"), ("GET", "classes"),
     ("GET", "refused"), ("POST", "retry"), ("GET", "map"), ("GET", "scores"), ("GET", "model"),
     ("GET", "health"), ("GET", "metrics"), ("GET", "history"), ("GET", "quality"),
-    ("GET", "events"), ("POST", "suspects"), ("POST", "learn-file"),
+    ("GET", "events"), ("POST", "suspects"), ("POST", "learn-file"), ("POST", "suggest"),
 ]  # fmt: skip
 
 

@@ -221,6 +221,11 @@ class Engine:
         with self._lock:
             self._commit(self.model.rename(old, new))
 
+    def become(self, model: Model) -> None:
+        """Take another model, made from this engine's."""
+        with self._lock:
+            self._commit(model)
+
     def _commit(self, model: Model) -> None:
         """Take another model; in one step, so that an interrupt comes before it or after."""
         vars(self).update(_model=model, _solution=None, _solved=None, _stored=None)

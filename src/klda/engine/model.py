@@ -267,6 +267,38 @@ class Model:
             merged, rows=None, pending=mine, evidence=evidence, counted=known.merge(added)
         )
 
+    def subtract(self, part: Model) -> Model:
+        """Return the model without all that another one learned, which it learned too.
+
+        It undoes `merge`, but for hints.
+        """
+        if part.rows is not None:
+            if self.rows is not None:
+                return self.remove_at(self.rows.find_all(part.rows))
+            left = self
+            for rows, labels, _ in part.rows.columns():
+                left = left.remove(rows, labels)
+            return left
+        counted = self.statistics.subtract(part.statistics)
+        gone = {label: n / self.counts[label] for label, n in part.counts.items() if n}
+        pending, own = self.pending, part.pending
+        if len(pending) and len(own):
+            pending = pending.discard(own.values, own.labels.tolist())
+        evidence = self.evidence.drop(gone)
+        return replace(self, rows=None, pending=pending, evidence=evidence, counted=counted)
+
+    def since(self, before: Model) -> Model:
+        """Return what was learned since: the part that `subtract` takes away again."""
+        if self.rows is not None and before.rows is not None:
+            new = np.flatnonzero(self.rows.numbers >= before.rows.next_number)
+            return replace(self.empty(), rows=self.rows.at(new))
+        counted = self.statistics.subtract(before.statistics)
+        pending = self.pending
+        if len(pending) and len(before.pending):
+            known = before.pending
+            pending = pending.discard(known.values, known.labels.tolist())
+        return replace(self.empty(), rows=None, pending=pending, counted=counted)
+
     def rename(self, old: Label, new: Label) -> Model:
         """Return the model with a class that has another name; that of another joins the two."""
         joined = new in self.counts
@@ -288,7 +320,8 @@ class Model:
     def pack(self, *, with_map: bool = True) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return all of it as named arrays and JSON-able values.
 
-        Without the feature map, it has to be given when the model is unpacked.
+        Without the feature map, which has to be given when the model is unpacked, statistics that
+        follow from the rows are left out too.
         """
         arrays, meta = self.map.pack() if with_map else ({}, {})
         arrays = add_prefix("map/", arrays)
@@ -304,7 +337,7 @@ class Model:
             if kept is not None and (len(kept) or name == "rows"):
                 own, meta[name] = kept.pack()
                 arrays |= add_prefix(f"{name}/", own)
-        if self.rows is None or len(self.rows) > self.map.n_components // 2:
+        if self.rows is None or (with_map and len(self.rows) > self.map.n_components // 2):
             own, meta["statistics"] = self.statistics.pack()
             arrays |= add_prefix("statistics/", own)
         arrays |= add_prefix("evidence/", self.evidence.pack(classes))

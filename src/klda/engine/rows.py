@@ -164,6 +164,17 @@ class Rows:
             positions[given] = mine[match_rows(wanted[given], self.rows_at(mine), label)]
         return positions
 
+    def find_all(self, others: Rows) -> np.ndarray:
+        """Positions, all different, of other samples: by the ids they were given, or as `find`."""
+        named = np.array([name is not None for name in others.given.tolist()], bool)
+        if not named.any():
+            return self.find(others.values, others.labels.tolist())
+        mine = self.at(np.flatnonzero([name is None for name in self.given.tolist()]))
+        rest = others.at(np.flatnonzero(~named))
+        unnamed = mine.find(rest.values, rest.labels.tolist())
+        by_id = self.of_ids(others.given[named].tolist())
+        return np.concatenate([by_id, np.searchsorted(self.numbers, mine.numbers[unnamed])])
+
     def holds(self, rows: Array, labels: Sequence[Label]) -> np.ndarray:
         """Return which samples, given by their features and labels, are here."""
         wanted, names = on_cpu(rows), _column(labels)

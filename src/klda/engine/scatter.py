@@ -84,15 +84,15 @@ class Scatter:
             return self.backend.zeros((self.size, self.size))
         return self.backend.copy(self.square)
 
-    def merge(self, other: Scatter) -> Scatter:
-        """Return the sum of two."""
+    def merge(self, other: Scatter, sign: int = 1) -> Scatter:
+        """Return the sum of two, or their difference."""
         merged = self
         if other.square is not None:
             square = self._own_square()
-            square += self.backend.asarray(other.square)
+            square += sign * self.backend.asarray(other.square)
             merged = replace(self, square=square)
-        for rows, sign in other.changes:
-            merged = merged.add(self.backend.asarray(rows), sign)
+        for rows, own in other.changes:
+            merged = merged.add(self.backend.asarray(rows), sign * own)
         return replace(merged, turnover=self.turnover + other.turnover)
 
 

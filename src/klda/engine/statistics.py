@@ -100,11 +100,7 @@ class ClassStatistics:
                 n_scattered=known.n_scattered + sign * len(rows),
                 n_changes=known.n_changes + len(rows),
             )
-        known = known.drop([known.labels[i] for i in np.flatnonzero(known.counts == 0)])
-        if sign < 0 and known.n_scattered <= len(known.labels):
-            # Zero by definition: leave no rounding errors.
-            known = replace(known, scatter=Scatter(self.backend, self.scatter.size))
-        return known
+        return known if sign > 0 else known._dropping_empty()
 
     def _admit(self, labels: Sequence[Label]) -> ClassStatistics:
         """Return these statistics in arrays of their own, with classes without samples added."""
@@ -159,6 +155,36 @@ class ClassStatistics:
             n_scattered=self.n_scattered + other.n_scattered,
             n_changes=self.n_changes + int(other.counts.sum()),
         )
+
+    def subtract(self, other: ClassStatistics) -> ClassStatistics:
+        """Return these statistics without all that others learned: `merge` undone."""
+        backend, here = self.backend, self.locate(other.labels)
+        left, before = self._admit([]), self.counts[here]  # in arrays of their own
+        after = before - other.counts
+        at, stay = backend.index(here), np.flatnonzero(after)
+        shift = left.means[at] - backend.asarray(other.means)
+        left.means[at] += shift * backend.asarray((other.counts / np.maximum(after, 1))[:, None])
+        left.counts[here] = after
+        scatter = self.scatter.merge(other.scatter, -1)
+        if len(stay):
+            # The gap to the mean that is left is the present one times before / after.
+            weights = np.sqrt(before * other.counts / np.maximum(after, 1))[stay, None]
+            scatter = scatter.add(shift[backend.index(stay)] * backend.asarray(weights), -1)
+        left = replace(
+            left,
+            scatter=scatter,
+            n_scattered=self.n_scattered - other.n_scattered,
+            n_changes=self.n_changes + int(other.counts.sum()),
+        )
+        return left._dropping_empty()
+
+    def _dropping_empty(self) -> ClassStatistics:
+        """Return the statistics without classes that have no samples left."""
+        left = self.drop([self.labels[i] for i in np.flatnonzero(self.counts == 0)])
+        if left.n_scattered <= len(left.labels):
+            # Zero by definition: leave no rounding errors.
+            left = replace(left, scatter=Scatter(self.backend, self.scatter.size))
+        return left
 
     def drop(self, labels: Sequence[Label]) -> ClassStatistics:
         """Return the statistics without some classes; what these left in the scatter stays."""

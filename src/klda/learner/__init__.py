@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from klda.learner.answering import UNKNOWN, UNKNOWN_INTEGER
     from klda.learner.inputs import FoundationModelError
     from klda.learner.learner import Detached, ForgetTraceWarning, Learner
+    from klda.learner.undo import UndoError
 
 __all__ = [
     "UNKNOWN",
@@ -17,6 +18,7 @@ __all__ = [
     "ForgetTraceWarning",
     "FoundationModelError",
     "Learner",
+    "UndoError",
 ]
 
 # Imported when first used: an answer out of a model folder needs neither scikit-learn nor these.
@@ -27,6 +29,7 @@ _MODULES = {
     "ForgetTraceWarning": "learner",
     "FoundationModelError": "inputs",
     "Learner": "learner",
+    "UndoError": "undo",
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 
 from klda.errors import KldaError
 from klda.labels import Label
+from klda.learner.undo import Change, UndoLog
 
 # Older entries are dropped: a service that learns all day must not grow forever.
 HISTORY_LENGTH = 1000
@@ -22,9 +23,11 @@ def entry(
     after: Mapping[Label, int],
     source: str | Path | None,
     noted: Mapping[str, Any],
+    history: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Describe a change, given the samples of each class before and after it."""
     values = {
+        "number": next_number(history),
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "action": action,
         "samples": sum(after.values()) - sum(before.values()),
@@ -36,11 +39,33 @@ def entry(
     return {key: value for key, value in values.items() if value not in (None, [])}
 
 
+def next_number(history: Sequence[Mapping[str, Any]]) -> int:
+    """Return the number of the next change."""
+    return int(history[-1]["number"]) + 1 if history else 1
+
+
+def numbered(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a stored history; older versions of klda did not number the changes."""
+    return [{"number": i, **entry} for i, entry in enumerate(history, 1)]
+
+
+def mark_undone(history: list[dict[str, Any]], change: Change, number: int) -> dict[str, Any]:
+    """Note in a history that a change is undone, or done again; return the entry that is undone."""
+    latest, found = UndoLog.latest(change), {"number": change.number}
+    for i, entry in enumerate(history):
+        if entry["number"] == latest:
+            found = history[i] = {**entry, "undone_by": number}
+        elif entry["number"] == change.number:
+            history[i] = {key: value for key, value in entry.items() if key != "undone_by"}
+    return found
+
+
 def learned(learner: Any) -> dict[str, str]:
     """Return what names the learns and the files in a history, each with where it came from."""
     return {
         key: entry.get("source", "some files")
         for entry in learner.history
+        if "undone_by" not in entry
         for key in (entry.get("run"), *entry.get("contents", ()))
         if key
     }

@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import tempfile
 import threading
+import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,6 +20,7 @@ from klda import encoders
 from klda.data import Layout
 from klda.data.threads import map_behind
 from klda.encoders.bandwidth import gamma_for
+from klda.engine.arrays import add_prefix, strip_prefix
 from klda.engine.checks import (
     check_label_kind,
     check_labels_known,
@@ -34,14 +37,49 @@ from klda.labels import Label, as_list, as_python, check_one_each, label_list
 from klda.learner import stored
 from klda.learner.answering import Answering
 from klda.learner.class_names import ClassNames
-from klda.learner.history import HISTORY_LENGTH, check_no_overlap, entry, learned
+from klda.learner.history import (
+    HISTORY_LENGTH,
+    check_no_overlap,
+    entry,
+    learned,
+    mark_undone,
+    next_number,
+    numbered,
+)
 from klda.learner.inputs import InputEncoder, Labels, check_same_features, open_encoder
+from klda.learner.undo import (
+    KEPT_SECONDS,
+    Change,
+    TaughtRows,
+    UndoLog,
+    are_few,
+    part_of,
+    part_of_classes,
+)
 from klda.progress import Show
 from klda.storage import folder
 
 
 class ForgetTraceWarning(UserWarning):
     """A class was dropped from the answers, but the shared covariance keeps a trace of it."""
+
+
+@dataclass
+class Draft:
+    """A change that is being made: what takes the place of the learner's when it is complete."""
+
+    engine: Engine
+    names: ClassNames
+    parameters: Parameters
+    undo: UndoLog
+    history: list[dict[str, Any]]
+    # Of each entry that it makes in the history: how many samples each class has then, and the
+    # fields of a `Change`, with what undoes it.
+    changes: list[tuple[Mapping[Label, int] | None, dict[str, Any]]] = field(default_factory=list)
+
+    def undone_by(self, **fields: Any) -> None:
+        """Note what undoes the change: the fields of a `Change`."""
+        self.changes.append((None, fields))
 
 
 @dataclass(frozen=True)
@@ -75,6 +113,8 @@ class Learner(Answering):
     names : bool
         For texts: the name of a class, read as words, counts beside its samples while they are
         few, as far as names prove to tell classes apart.
+    undo : float
+        For how many seconds a change can be undone; see :meth:`undo`. 0 keeps nothing for it.
     **options
         Passed to :func:`klda.encoders.load`: ``device``, ``layers``, ``batch_size``,
         ``modality``, ``prompt``, ``model``, ``name`` and others. By default ``layers="auto"``: the
@@ -117,6 +157,7 @@ class Learner(Answering):
         classifier: Any = None,
         keep: str | None = None,
         names: bool = True,
+        undo: float = KEPT_SECONDS,
         **options: Any,
     ) -> None:
         if "model" in options and not encoders.is_url(foundation):  # where it is a server's model
@@ -135,6 +176,9 @@ class Learner(Answering):
         self.extras: dict[str, Any] = {}
         self._names = ClassNames(enabled=bool(names))
         self._history: list[dict[str, Any]] = []
+        self._undo = UndoLog()
+        self.undo_seconds = undo
+        self._taught = TaughtRows()
         self._origin: tuple[Path, str] | None = None
         self._lock = threading.RLock()
 
@@ -151,8 +195,26 @@ class Learner(Answering):
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """What was learned, forgotten and merged, and when; the latest last."""
-        return [dict(entry) for entry in self._history]
+        """What was learned, forgotten and merged, and when; the latest last.
+
+        Each entry has a ``number``, and whether it is ``undoable``.
+        """
+        undoable = self._undo.expired().undoable
+        return [{**entry, "undoable": entry["number"] in undoable} for entry in self._history]
+
+    @property
+    def undo_seconds(self) -> float:
+        """For how many seconds a change can be undone; set it to keep them longer, or not at all.
+
+        It is saved with the model.
+        """
+        return self._undo.seconds
+
+    @undo_seconds.setter
+    def undo_seconds(self, seconds: float) -> None:
+        if not (isinstance(seconds, int | float) and 0 <= seconds < float("inf")):
+            raise KldaError(f"undo={seconds!r} can't be used; give seconds, or 0 for no undo.")
+        self._undo = replace(self._undo, seconds=float(seconds)).expired()
 
     @property
     def origin(self) -> Path | None:
@@ -213,10 +275,27 @@ class Learner(Answering):
         ids: Sequence[str | None] | None = None,
         *,
         source: str | Path | None = None,
+        parts: Sequence[int] | None = None,
     ) -> Self:
-        """Learn samples whose features were computed before; parameters as for :meth:`learn`."""
-        with self._changing("learn", source) as engine:
-            self._add(engine, rows, labels, ids)
+        """Learn samples whose features were computed before; parameters as for :meth:`learn`.
+
+        With `parts`, numbers of samples, it is one update of the model, but as many changes in the
+        history, which can be undone one by one.
+        """
+        with self._changing("learn", source) as draft:
+            rows, names = self._add(draft.engine, rows, labels, ids)
+            if parts is None:
+                taught = TaughtRows()
+                taught.add(draft.engine.model, rows, names, ids)
+                draft.undone_by(adds=True, part=self._part(draft, taught))
+                return self
+            counts, ends = Counter(self.classes), np.cumsum(parts).tolist()
+            for start, end in zip([0, *ends], ends, strict=False):
+                own = slice(start, end)
+                counts.update(names[own])
+                part = part_of(draft.engine.model, rows[own], names[own], ids and ids[own])
+                fields = {"adds": True, "part": part if self.undo_seconds else None}
+                draft.changes.append((dict(sorted(counts.items())), fields))
         return self
 
     def _add(
@@ -225,8 +304,8 @@ class Learner(Answering):
         rows: np.ndarray,
         labels: Labels,
         ids: Sequence[str | None] | None = None,
-    ) -> None:
-        """Check samples, and let an engine learn them."""
+    ) -> tuple[np.ndarray, list[Label]]:
+        """Check samples, and let an engine learn them; return them as they were learned."""
         check_one_each(rows, labels, "rows")
         names = label_list(labels)
         rows = self._checked_rows(rows)
@@ -235,6 +314,7 @@ class Learner(Answering):
             raise KldaError("ids are kept only by a learner made with keep='features'.")
         parameters, keep_all = self.parameters, self.keeps_all
         engine.add(rows, names, ids, parameters=parameters, keep_all=keep_all)
+        return rows, names
 
     def learn_batches(
         self,
@@ -249,7 +329,9 @@ class Learner(Answering):
         """
 
         def learn(batch: tuple) -> None:
-            self._add(self.engine, *batch)
+            rows, names = self._add(self.engine, *batch)
+            if self.undo_seconds:
+                self._taught.add(self.engine.model, rows, names, batch[2])
             if after is not None:
                 after()
 
@@ -261,33 +343,49 @@ class Learner(Answering):
 
         What is `noted` goes into the history.
         """
-        with self._changing("learn", source, draft.engine.copy(), **noted):
-            pass
+        with self._changing("learn", source, **noted) as change:
+            change.engine = draft.engine.copy()
+            change.undone_by(adds=True, part=self._part(change, draft._taught))
         return self
+
+    def _part(self, draft: Draft, taught: TaughtRows) -> Model | None:
+        """Return what undoes a learn, if it is to be kept."""
+        before = None if self.engine.is_new else self.engine.model
+        return taught.part(before, draft.engine.model) if self.undo_seconds else None
 
     @contextmanager
     def _changing(
-        self,
-        action: str,
-        source: str | Path | None = None,
-        engine: Engine | None = None,
-        names: ClassNames | None = None,
-        parameters: Parameters | None = None,
-        **noted: Any,
-    ) -> Iterator[Engine]:
-        """Yield a copy of the engine to be changed; once that is done, it takes the engine's place.
+        self, action: str, source: str | Path | None = None, **noted: Any
+    ) -> Iterator[Draft]:
+        """Yield a draft of the learner to be changed; once that is done, it takes its place.
 
-        So do names and parameters, with an entry in the history: all in one step.
+        Engine, names, parameters, history and what undoes the change: all in one step.
         """
         with self._lock:
-            before, parameters = self.classes, parameters or self.parameters
-            changed = self.engine.copy() if engine is None else engine
-            yield changed
-            names = (names or self._names).only(changed.counts)
-            names, trouble = names.given_to(changed, self._inputs, parameters, self.keeps_all)
-            kept = entry(action, before, changed.counts, source, noted)
-            history = [*self._history, kept][-HISTORY_LENGTH:]
-            vars(self).update(engine=changed, parameters=parameters, _names=names, _history=history)
+            draft = Draft(
+                self.engine.copy(), self._names, self.parameters, self._undo, list(self._history)
+            )
+            yield draft
+            engine, history = draft.engine, draft.history
+            before: Mapping[Label, int] = self.classes
+            names, trouble = draft.names.only(engine.counts).given_to(
+                engine, self._inputs, draft.parameters, self.keeps_all
+            )
+            known = None if self.engine.is_new else self.engine.model
+            for after, fields in draft.changes or [(None, {})]:
+                counts = engine.counts if after is None else after
+                history.append(entry(action, before, counts, source, noted, history))
+                if fields:
+                    change = Change.of(history[-1]["number"], **fields)
+                    draft.undo = draft.undo.add(change, known, engine.model)
+                before, known = counts, None
+            vars(self).update(
+                engine=engine,
+                parameters=draft.parameters,
+                _names=names,
+                _history=history[-HISTORY_LENGTH:],
+                _undo=draft.undo,
+            )
         if trouble:
             warnings.warn(trouble, stacklevel=4)
 
@@ -307,8 +405,12 @@ class Learner(Answering):
         with self._lock:
             names = self._names.declare(classes)
             check_label_kind(np.array([*self.classes][:1]), list(names.declared), "classes")
-            with self._changing("declare", names=names) as engine:
-                names.hint(engine, self._inputs, self.parameters, self.keeps_all)
+            with self._changing("declare") as draft:
+                draft.names = names
+                names.hint(draft.engine, self._inputs, self.parameters, self.keeps_all)
+                before = self._names.declared
+                new = {k: v for k, v in names.declared.items() if before.get(k, ...) != v}
+                draft.undone_by(declared=new)
         return self
 
     # ---------------------------------------------------------------- forgetting
@@ -348,8 +450,8 @@ class Learner(Answering):
                     "ids can't be used: this learner keeps no ledger. Make it with "
                     "keep='features', or give labels and the inputs that were learned."
                 )
-            with self._changing("forget", source) as engine:
-                engine.remove_at((engine.model.rows or Rows()).of_ids(as_list(ids)))
+            with self._changing("forget", source) as draft:
+                self._remove_at(draft, (self.engine.model.rows or Rows()).of_ids(as_list(ids)))
             return self
         if labels is None:
             raise KldaError("labels is missing: name the classes to forget, or samples by ids.")
@@ -378,12 +480,27 @@ class Learner(Answering):
         check_one_each(rows, labels)
         names = [as_python(label) for label in labels]
         rows = self._checked_rows(rows)
-        with self._changing("forget", source) as engine:
+        with self._changing("forget", source) as draft:
+            engine, model = draft.engine, draft.engine.model
             check_removable(engine.counts, names)
+            if model.rows is not None:
+                self._remove_at(draft, model.rows.find(rows, names))
+                return self
             if verify:
                 engine.check_learned(rows, names, self.parameters)
             engine.remove(rows, names)
+            few = are_few(model, len(rows))
+            part = part_of(model, rows, names) if few else model.since(engine.model)
+            draft.undone_by(removes=True, part=part)
         return self
+
+    def _remove_at(self, draft: Draft, positions: np.ndarray) -> None:
+        """Forget samples given by their positions among those kept."""
+        model = draft.engine.model
+        assert model.rows is not None
+        draft.engine.remove_at(positions)
+        part = replace(model.empty(), rows=model.rows.at(positions))
+        draft.undone_by(removes=True, part=part)
 
     def traces_of(self, labels: Iterable[Label]) -> list[Label]:
         """Return those of some classes that would leave a trace in the covariance if forgotten."""
@@ -406,10 +523,18 @@ class Learner(Answering):
                     ForgetTraceWarning,
                     stacklevel=3,
                 )
-            with self._changing("forget", source) as engine:
+            with self._changing("forget", source) as draft:
+                part, in_use = self._part_of_classes(draft, names)
                 for name in names:
-                    engine.drop(name)
+                    draft.engine.drop(name)
+                draft.undone_by(removes=True, part=part, dropped=tuple(names), in_use=in_use)
         return self
+
+    def _part_of_classes(
+        self, draft: Draft, labels: list[Label]
+    ) -> tuple[Model, Mapping[Label, str]]:
+        """Return what brings classes back: a model of them alone, and what their hints say."""
+        return part_of_classes(draft.engine.model, labels), self._names.only(labels).in_use
 
     def detach(self, label: Label) -> Detached:
         """Forget a class, and return what :meth:`attach` brings it back with."""
@@ -417,8 +542,8 @@ class Learner(Answering):
         with self._lock:
             check_labels_known(np.array([*self.classes]), [label], "label")
             count, names = self.classes[label], self._names.only([label])
-            with self._changing("forget") as engine:
-                arrays, meta = engine.drop(label).pack(with_map=False)
+            with self._changing("forget") as draft:
+                arrays, meta = draft.engine.drop(label).pack(with_map=False)
         return Detached(label, count, arrays, meta | {"names": names.pack()})
 
     def attach(self, detached: Detached) -> Self:
@@ -428,8 +553,9 @@ class Learner(Answering):
         """
         meta = dict(detached.meta)
         own = ClassNames.unpack(meta.pop("names", None), [detached.label])
-        with self._lock, self._changing("learn", "undo", names=self._names.merge(own)) as engine:
-            model = engine.model
+        with self._lock, self._changing("learn", "undo") as draft:
+            draft.names = self._names.merge(own)
+            engine, model = draft.engine, draft.engine.model
             packed = stored.part(detached.arrays, meta, model.map.n_components)
             engine.merge(Model.unpack(*packed, model.backend, model.map))
         return self
@@ -450,11 +576,14 @@ class Learner(Answering):
         with self._lock:
             old = as_python(old)
             new = checked_name(np.array([*self.classes]), old, new, merge=merge)
-            names = self._names
-            if new not in self.classes:
-                names = names.rename(old, new, self.classes)
-            with self._changing("rename", f"{old} -> {new}", names=names) as engine:
-                engine.rename(old, new)
+            joined = new in self.classes
+            names = self._names if joined else self._names.rename(old, new, self.classes)
+            with self._changing("rename", f"{old} -> {new}") as draft:
+                draft.names = names
+                part, in_use = self._part_of_classes(draft, [old])
+                draft.engine.rename(old, new)
+                moved = {"renamed": (old, new), "joined": joined, "in_use": in_use}
+                draft.undone_by(adds=True, removes=True, part=part, **moved)
         return self
 
     def merge(self, other: Learner, *, allow_same: bool = False) -> Self:
@@ -480,16 +609,72 @@ class Learner(Answering):
         with self._lock:
             if not allow_same:
                 check_no_overlap(self, other)
-            names = self._names.merge(other._names)
-            start, model = self.engine.copy(), other.engine.model
-            if start.is_new:
-                check_same_parameters(self.parameters, other.parameters)
-                start = Engine(Model.new(model.map, keep_all=self.keeps_all))
             _warn_of_others(self.parameters, other.parameters)
-            contents = list(learned(other))
-            with self._changing("merge", other.origin, start, names, contents=contents) as engine:
-                engine.merge(model)
+            with self._changing("merge", other.origin, contents=list(learned(other))) as draft:
+                model = other.engine.model
+                if draft.engine.is_new:
+                    check_same_parameters(self.parameters, other.parameters)
+                    draft.engine = Engine(Model.new(model.map, keep_all=self.keeps_all))
+                before = draft.engine.model
+                draft.engine.merge(model)
+                draft.names = self._names.merge(other._names)
+                part = replace(before.empty(), rows=model.rows)
+                if model.rows is None:
+                    part = draft.engine.model.since(before)
+                declared = draft.names.declared
+                new = {k: declared[k] for k in declared if k not in self._names.declared}
+                draft.undone_by(adds=True, part=part, declared=new)
         return self
+
+    def undo(self, number: int | None = None) -> dict[str, Any]:
+        """Undo a change: the model becomes what it would be had the change never been made.
+
+        That is exact, also after other changes. Learning, merging, forgetting, renaming and
+        declaring can be undone, for 24 hours (`Learner(undo=...)`), for the last 200 changes and
+        while what undoes them takes less than 256 MiB. For that time features are kept of what was
+        learned and of what was forgotten, in the model folder too; :meth:`expire_undo` erases them.
+        An undo is a change like others: undo it to do again what it undid.
+
+        Parameters
+        ----------
+        number : int, optional
+            Number of the entry in the :attr:`history`; by default the last change that is neither
+            an undo nor undone.
+
+        Returns
+        -------
+        dict
+            The entry of the change that was undone.
+
+        Raises
+        ------
+        klda.learner.UndoError
+            If it can't be undone: it is too old, or a later change has to be undone first.
+        """
+        with self._lock:
+            self._undo = self._undo.expired()
+            change = self._undo.find(number)
+            with self._changing("undo", undoes=UndoLog.latest(change)) as draft:
+                at = next_number(draft.history)
+                draft.undo, model = self._undo.toggle(change, at, self.engine.model)
+                draft.engine.become(model)
+                in_use = {**change.in_use, **self._names.in_use}
+                draft.names = replace(self._names, declared=draft.undo.declares(), in_use=in_use)
+                if draft.names.declared.keys() - model.counts.keys():
+                    draft.names.hint(draft.engine, self._inputs, self.parameters, self.keeps_all)
+                undone = mark_undone(draft.history, change, at)
+        return undone
+
+    def expire_undo(self, before: float | None = None) -> bool:
+        """Erase what undoes changes: all of it, or what is older than a time.
+
+        `before` is in seconds since 1970. Returns whether there was anything. In a model folder,
+        the next save erases it.
+        """
+        with self._lock:
+            left = self._undo.expired(time.time() + 1 if before is None else before)
+            found, self._undo = len(left.changes) < len(self._undo.changes), left
+        return found
 
     def rebuild(self, classifier: Any = None, **parameters: Any) -> Self:
         """Learn everything in the ledger again, with other parameters.
@@ -529,14 +714,15 @@ class Learner(Answering):
         hints = self.engine.model.hints
         if len(hints):
             fresh.hint(hints.values, hints.labels.tolist(), parameters=given)
-        with self._changing("rebuild", engine=fresh, parameters=given):
-            pass
+        with self._changing("rebuild") as draft:
+            draft.engine, draft.parameters = fresh, given
 
     def copy(self) -> Learner:
         """Return an independent copy; it shares all that never changes."""
         with self._lock:
             twin = copy.copy(self)
             twin.engine, twin.extras = self.engine.copy(), dict(self.extras)
+            twin._taught = TaughtRows()
             return twin
 
     def frozen(self) -> Learner:
@@ -586,6 +772,10 @@ class Learner(Answering):
                 "history": list(self._history),
                 "names": self._names.pack(),
             }
+            undo = self._undo.expired()
+            if undo.changes and not compact:
+                own, document["undo"] = undo.pack()
+                arrays |= add_prefix("undo/", own)
             if solved:
                 document["quality"] = self.quality().summary()
         return arrays, document
@@ -601,7 +791,8 @@ class Learner(Answering):
         """Return the learner that `pack` described; parameters as for :meth:`load`."""
         document, arrays = stored.current(content)
         learner = object.__new__(cls)
-        learner._history = [{**entry} for entry in document["history"]]
+        learner._history = numbered(document["history"])
+        learner._taught = TaughtRows()
         device = {"device": options["device"]} if "device" in options else {}
         learner.parameters = stored.parameters(document["parameters"] | device)
         learner.keeps_all = document["keep"] is not None
@@ -617,6 +808,9 @@ class Learner(Answering):
         learner._inputs = InputEncoder.of_stored(fingerprint, options, model)
         hints = document["engine"].get("model", {}).get("hints", {})
         learner._names = ClassNames.unpack(document.get("names"), hints.get("labels", ()))
+        learner._undo = UndoLog(declared=learner._names.declared)
+        if "undo" in document:
+            learner._undo = UndoLog.unpack(strip_prefix("undo/", arrays), document["undo"])
         return learner
 
     def push_to_hub(
@@ -650,7 +844,9 @@ class Learner(Answering):
         hub.check_name(name)
         with tempfile.TemporaryDirectory() as beside:
             place = Path(beside, "model")
-            self.copy().save(place)
+            twin = self.copy()
+            twin.expire_undo()  # features are nobody else's business
+            twin.save(place)
             return hub.push(place, name, private=private, token=token, message=message)
 
     @classmethod

@@ -99,7 +99,11 @@ class ResumableLearn:
         self._at = self.folder / folders.LEARNING
         self._stored: folders.StoredModel | None = None  # the model of the checkpoint
         model = folders.load(self.folder) if folders.exists(self.folder) else None
-        history: list[dict[str, Any]] = model.document["history"] if model else []
+        history = [
+            entry
+            for entry in (model.document["history"] if model else [])
+            if "undone_by" not in entry
+        ]
         self._runs = {entry.get("run") for entry in history}
         files = [{"path": str(table.path.resolve()), **identity(table.path)} for table in tables]
         inputs, label = tables[0].layout.inputs, tables[0].layout.label

@@ -84,6 +84,13 @@ async def suspects(body: schemas.SuspectsBody, service: CurrentService) -> Any:
     return {"suspects": await service.suspects(inputs, body.labels)}
 
 
+@router.post("/suggest", response_model=schemas.SuggestAnswer, tags=["look"])
+async def suggest(body: schemas.SuggestBody, service: CurrentService) -> Any:
+    """Choose which of some inputs to label next: what the model is least sure of, or never saw."""
+    inputs = await inputs_of(service, *body.inputs())
+    return {"suggestions": await service.suggest(inputs, body.n)}
+
+
 def _answer(service: Service, made: Change) -> dict[str, Any]:
     snapshot = service.snapshot
     return {

@@ -22,6 +22,7 @@ from klda.server.settings import MAX_TOP
 
 if TYPE_CHECKING:
     from klda.inspection.evaluation import Evaluation
+    from klda.inspection.suggestions import Suggestion
     from klda.inspection.suspects import Suspect
 
 BATCH = 500
@@ -127,6 +128,14 @@ class Client:
         inputs = checked_inputs(inputs, self.modality)
         body = {**self._body(inputs), "labels": _one_each(inputs, labels)}
         return [Suspect(**one) for one in self._call("POST", "/v1/suspects", body)["suspects"]]
+
+    def suggest(self, inputs: Any, n: int = 20) -> list[Suggestion]:
+        """Choose which of some inputs to label next."""
+        from klda.inspection.suggestions import Suggestion  # loads the engine
+
+        inputs = checked_inputs(inputs, self.modality)
+        found = self._call("POST", "/v1/suggest", {**self._body(inputs), "n": n})["suggestions"]
+        return [Suggestion(**one) for one in found]
 
     def follow(self) -> Iterator[dict[str, int]]:
         """Yield the model's version, classes and samples now, and after each change."""

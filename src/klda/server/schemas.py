@@ -11,6 +11,7 @@ from klda.checks import Modality
 from klda.data import Layout
 from klda.inspection.explanation import NearClass, NearSample
 from klda.inspection.label_set import ConfusablePair
+from klda.inspection.suggestions import Suggestion
 from klda.inspection.suspects import Suspect
 from klda.inspection.verdict import Verdict
 from klda.labels import MAX_LABEL_LENGTH, check_name, check_one_each
@@ -146,6 +147,12 @@ class SuspectsBody(
     """Samples, learned or not, with one label each."""
 
     labels: Annotated[list[ClassLabel], _COMPARED]
+
+
+class SuggestBody(ComparedInputs, json_schema_extra=_example(texts=["where is it?"], n=1)):
+    """Inputs without labels, and how many of them to choose."""
+
+    n: int = Field(20, ge=1, le=MAX_COMPARED, strict=True)
 
 
 class PredictBody(Inputs, json_schema_extra=_example(texts=["has my card been sent?"], top=2)):
@@ -318,6 +325,12 @@ class SuspectsAnswer(BaseModel):
     """Samples to look at: unlikely labels first, then near-duplicates with different labels."""
 
     suspects: list[Suspect]
+
+
+class SuggestAnswer(BaseModel):
+    """The inputs to label next, the most telling first."""
+
+    suggestions: list[Suggestion]
 
 
 class Accuracy(BaseModel):

@@ -14,6 +14,7 @@ from klda.engine.solution import Answer
 from klda.inspection.class_map import ClassMap
 from klda.inspection.label_set import ClassDistances, ConfusablePair
 from klda.inspection.quality import Quality
+from klda.inspection.suggestions import Suggestion
 from klda.inspection.suspects import Suspect
 from klda.labels import Label
 from klda.learner import Learner
@@ -118,6 +119,11 @@ class Service:
         """Return samples whose labels are probably wrong, or that are there twice."""
         rows = await self._encode(inputs)
         return await self.run(self.snapshot.learner.suspects_rows, rows, labels)
+
+    async def suggest(self, inputs: Any, n: int) -> list[Suggestion]:
+        """Return which inputs to label next."""
+        rows = await self._encode(inputs)
+        return await self.run(self.snapshot.learner.suggest_rows, rows, n)
 
     async def class_overview(self) -> ClassOverview:
         """Return a map of the classes and the most confusable pairs; cached per version."""

@@ -1,0 +1,325 @@
+"""Undo: a model becomes what it would be had a change never been made."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from klda import KldaError, Learner
+from klda.learner import UndoError
+from klda.learner import undo as undo_module
+from klda.storage import folder as storage
+from tests.learner.samples import PROBE, assert_same_scores, rows_of, samples, taught
+
+pytestmark = pytest.mark.filterwarnings("ignore::klda.learner.ForgetTraceWarning")
+
+# Models of three kinds: one keeps its few samples, one has only statistics, one keeps a ledger.
+KINDS = {
+    "few": {"n_components": 400},
+    "many": {"n_components": 16},
+    "crossing": {"n_components": 110},  # it keeps up to 55 samples: has 48, and some changes add 10
+    "ledger": {"n_components": 40, "keep": "features"},
+}
+
+
+# Each leaves the others possible, before and after it.
+CHANGES = {
+    "learn old": lambda bot: bot.learn(rows_of("a", 10, seed=1), ["a"] * 10),
+    "learn new": lambda bot: bot.learn(rows_of("x", 4, seed=2), ["x"] * 4),
+    "learn batches": lambda bot: bot.learn(
+        iter([(rows_of("b", 9, seed=3), ["b"] * 9), (rows_of("y", 9, seed=4), ["y"] * 9)])
+    ),
+    "forget samples": lambda bot: bot.forget(["b", "b"], rows_of("b")[:2]),
+    "forget class": lambda bot: bot.forget("d"),
+    "rename": lambda bot: bot.rename("c", "z"),
+    "join": lambda bot: bot.rename("a", "b", merge=True) if "a" in bot.classes else bot,
+}
+
+
+def made(kind):
+    options = dict(KINDS[kind])
+    return taught("abcd", 12, keep=options.pop("keep", None), **options)
+
+
+def test_undo_of_the_last_change_gives_the_model_before():
+    for kind, (name, change) in itertools.product(KINDS, CHANGES.items()):
+        learner, expected = made(kind), made(kind)
+        change(learner)
+        undone = learner.undo()
+        assert undone["number"] == 2, (kind, name)
+        assert_same_scores(learner, expected)
+        assert learner.engine.keeps_rows == expected.engine.keeps_rows, (kind, name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("first", CHANGES)
+def test_undo_after_two_other_changes_gives_a_model_that_never_had_it(kind, first, tmp_path):
+    others = [name for name in CHANGES if name != first]
+    for i, (second, third) in enumerate(itertools.permutations(others, 2)):
+        learner, expected = made(kind), made(kind)
+        order = [first, second, third]
+        if first == "join" and {"learn old", "forget samples"} & {*order}:
+            continue  # one goes to another class without it, of the other nobody can tell
+        for name in order:
+            CHANGES[name](learner)
+        for name in order[1:]:
+            CHANGES[name](expected)
+        if i % 7 == 0:
+            folder = tmp_path / f"{second}-{third}"
+            learner.save(folder)
+            learner = Learner.load(folder)
+        learner.undo(2)
+        assert_same_scores(learner, expected)
+        assert learner.history[-1]["undoes"] == 2
+        # Redo: as if it had never been undone.
+        whole = made(kind)
+        for name in order:
+            CHANGES[name](whole)
+        learner.undo(learner.history[-1]["number"])
+        assert learner.classes == whole.classes
+        if kind != "crossing":  # there it may have its samples back, and no trace of a class
+            assert_same_scores(learner, whole)
+
+
+# ---------------------------------------------------------------- other kinds of changes
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [3, 40])
+def test_undo_of_a_merge(kind, n):
+    options = dict(KINDS[kind])
+    keep = options.pop("keep", None)
+    other = taught("de", n, keep=keep, **options)
+    learner, expected = made(kind).merge(other), made(kind)
+    for bot in (learner, expected):
+        CHANGES["rename"](CHANGES["learn old"](bot))
+    learner.undo(2)
+    assert_same_scores(learner, expected)
+
+
+TEXTS = [f"{word} {i}" for word in ("where is my card", "I want a refund") for i in range(4)]
+LABELS = ["card"] * 4 + ["refund"] * 4
+ASKED = ["card", "money back", "a cat", "what time is it"]
+TEXT_CHANGES = {
+    "declare": lambda bot: bot.declare({"cats": "animals that purr"}),
+    "describe": lambda bot: bot.declare({"refund": "money back"}),
+    "learn": lambda bot: bot.learn(["it purrs", "a cat"], ["cats"] * 2),
+    "rename": lambda bot: bot.rename("refund", "repayment"),
+    "forget": lambda bot: bot.forget("card"),
+}
+
+
+@pytest.mark.parametrize("first", TEXT_CHANGES)
+def test_names_come_and_go_with_the_changes_that_brought_them(first, tmp_path):
+    def bot():
+        return Learner("ngrams").learn(TEXTS, LABELS)
+
+    others = [name for name in TEXT_CHANGES if name != first]
+    for second, third in itertools.permutations(others, 2):
+        order = [first, second, third]
+        if "rename" in order and "describe" in order[order.index("rename") :]:
+            continue  # a class of another name
+        learner, expected = bot(), bot()
+        for name in order:
+            TEXT_CHANGES[name](learner)
+        for name in order[1:]:
+            TEXT_CHANGES[name](expected)
+        learner.save(tmp_path / second / third)
+        learner = Learner.load(tmp_path / second / third)
+        learner.undo(2)
+        assert learner.declared == expected.declared
+        assert_same_scores(learner, expected, ASKED)
+
+
+def test_undo_needs_no_encoder_where_names_stay(monkeypatch):
+    learner = Learner("ngrams").learn(TEXTS, LABELS).forget("card")
+    monkeypatch.setattr(learner.encoder, "encode", None)
+    learner.undo()
+    assert learner.classes == {"card": 4, "refund": 4}
+
+
+# ---------------------------------------------------------------- which one
+
+
+def test_undo_goes_back_step_by_step_and_an_undo_can_be_undone():
+    learner = taught("ab").learn(*samples("c")).learn(*samples("d"))
+    scores = learner.scores(PROBE)
+    assert learner.undo()["new_classes"] == ["d"]
+    assert learner.undo()["new_classes"] == ["c"]
+    assert list(learner.classes) == ["a", "b"]
+    numbers = [entry["number"] for entry in learner.history]
+    assert numbers == [1, 2, 3, 4, 5]
+    assert learner.history[-1]["undoes"] == 2
+    assert [entry["undoable"] for entry in learner.history] == [True, False, False, True, True]
+    with pytest.raises(UndoError, match="undone already; undo change 5"):
+        learner.undo(2)
+    learner.undo(5)
+    learner.undo(4)
+    np.testing.assert_allclose(learner.scores(PROBE), scores, rtol=0, atol=1e-4)
+    assert learner.undo()["number"] == 3
+
+
+def test_samples_of_one_update_can_be_undone_one_by_one():
+    for kind in KINDS:
+        rows, labels = samples("xy", 3)
+        learner = made(kind).learn_rows(rows, labels, parts=[1, 3, 2])
+        assert [entry["samples"] for entry in learner.history] == [48, 1, 3, 2]
+        assert learner.history[2]["new_classes"] == ["y"]
+        learner.undo(3)
+        keep = [0, 4, 5]
+        expected = made(kind).learn_rows(rows[keep], [labels[i] for i in keep])
+        assert_same_scores(learner, expected)
+
+
+def test_a_sample_with_an_id_is_told_from_its_like():
+    learner = taught("a", keep="features")
+    row = rows_of("b", 1)
+    learner.learn(row, ["b"], ids=["first"]).learn(row, ["b"], ids=["second"])
+    learner.undo(2)
+    assert learner.ledger.names.keys() == {"second"}
+
+
+@pytest.mark.parametrize("number", [0, 7, -1])
+def test_a_number_that_is_none_is_named(number):
+    with pytest.raises(UndoError, match=f"number={number} is none of the changes"):
+        taught("ab").undo(number)
+
+
+def test_there_may_be_nothing_to_undo():
+    with pytest.raises(UndoError, match="nothing to undo"):
+        taught("").undo()
+
+
+# ---------------------------------------------------------------- where others stand in the way
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "then, reason",
+    [
+        (lambda bot: bot.forget("x"), "forgotten since"),
+        (lambda bot: bot.forget(["x"], rows_of("x", 4, seed=2)[1:2]), "forgotten since"),
+    ],
+)
+def test_what_was_forgotten_since_has_to_come_back_first(kind, then, reason):
+    learner, expected = made(kind), made(kind)
+    CHANGES["learn new"](learner)
+    before = then(learner).classes
+    with pytest.raises(UndoError, match=reason):
+        learner.undo(2)
+    assert learner.classes == before
+    learner.undo(3)
+    learner.undo(2)
+    assert_same_scores(learner, expected)
+
+
+def test_a_class_does_not_come_back_under_a_name_that_another_has_now():
+    learner = made("few").forget("d").rename("c", "d")
+    with pytest.raises(UndoError, match="another class was named 'd' by change 3"):
+        learner.undo(2)
+    learner.undo(3)
+    learner.undo(2)
+    assert_same_scores(learner, made("few"))
+
+
+def test_a_failed_undo_leaves_everything_as_it_was(tmp_path):
+    learner = made("many").learn(*samples("x")).forget("x")
+    history, scores = learner.history, learner.scores(PROBE)
+    with pytest.raises(UndoError):
+        learner.undo(2)
+    assert learner.history == history
+    np.testing.assert_array_equal(learner.scores(PROBE), scores)
+
+
+# ---------------------------------------------------------------- how long, and how much
+
+
+def test_changes_can_be_undone_for_the_stated_time(monkeypatch):
+    learner = Learner("features", undo=60).learn(*samples("ab")).learn(*samples("c"))
+    now = undo_module.time.time()
+    monkeypatch.setattr(undo_module.time, "time", lambda: now + 61)
+    assert not any(entry["undoable"] for entry in learner.history)
+    with pytest.raises(UndoError, match="nothing to undo"):
+        learner.undo()
+
+
+def test_no_more_than_so_many_changes_and_bytes_are_kept(monkeypatch):
+    learner = taught("ab")
+    monkeypatch.setattr(undo_module, "MOST_CHANGES", 3)
+    for i in range(5):
+        learner.learn(rows_of("a", 1, seed=i), ["a"])
+    assert [entry["undoable"] for entry in learner.history] == [False] * 3 + [True] * 3
+    monkeypatch.setattr(undo_module, "MOST_BYTES", 500)
+    learner.learn(rows_of("a", 1), ["a"]).learn(*samples("c"))
+    assert not learner.history[-1]["undoable"]
+    with pytest.raises(UndoError, match="Change 8 is too large"):
+        learner.undo(8)
+
+
+def undo_files(folder):
+    return [name for name in storage.load(folder).arrays if name.startswith("undo/")]
+
+
+def test_features_are_kept_for_undo_only_as_long_as_that_is_possible(tmp_path):
+    learner = made("many").learn(*samples("x"))
+    learner.save(tmp_path / "m")
+    assert undo_files(tmp_path / "m")
+    learner.save(tmp_path / "compact", compact=True)
+    assert not undo_files(tmp_path / "compact")
+    assert learner.expire_undo()
+    assert not learner.expire_undo()
+    learner.save(tmp_path / "m")
+    assert not undo_files(tmp_path / "m")
+    with pytest.raises(UndoError):
+        Learner.load(tmp_path / "m").undo()
+
+
+def test_without_undo_nothing_is_kept(tmp_path):
+    learner = Learner("features", undo=0).learn(*samples("abc", 40))
+    learner.save(tmp_path / "m")
+    assert not undo_files(tmp_path / "m")
+    with pytest.raises(UndoError, match="undo=0"):
+        learner.undo()
+    with pytest.raises(KldaError, match="undo=-1"):
+        Learner("features", undo=-1)
+
+
+def test_a_large_learn_is_undone_by_its_statistics():
+    rows, labels = samples("bx", 4000, seed=5)
+    learner, expected = made("many"), made("many")
+    learner.learn(iter([(rows[i::4], labels[i::4]) for i in range(4)]))
+    change = learner._undo.changes[-1]
+    assert change.size < 50_000  # the rows take 256,000 bytes
+    CHANGES["rename"](learner).undo(2)
+    assert_same_scores(learner, CHANGES["rename"](expected))
+
+
+def test_the_first_learn_of_a_large_model_is_not_kept_twice():
+    learner = taught("", n_components=16).learn(iter([samples("ab", 4000)]))
+    assert not learner.history[0]["undoable"]
+    with pytest.raises(UndoError, match="too large"):
+        learner.undo()
+
+
+def test_undo_after_a_kill(tmp_path):
+    code = f"""
+import os, sys
+sys.path.insert(0, {str(Path.cwd())!r})
+from klda import Learner
+from tests.learner.test_undo import *
+learner = made("many").learn(*samples("x"))
+learner.save({str(tmp_path / "m")!r})
+CHANGES["rename"](learner).save({str(tmp_path / "m")!r})
+os.kill(os.getpid(), 9)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    learner = Learner.load(tmp_path / "m")
+    learner.undo(2)
+    assert_same_scores(learner, CHANGES["rename"](made("many")))
