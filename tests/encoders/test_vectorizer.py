@@ -13,7 +13,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from tests.factories import examples
 
-from klda import KLDA, LDA, Vectorizer, encoders
+from klda import KLDA, Vectorizer, encoders
 from klda.errors import KldaError
 
 SAMPLES = [one for one in examples("learn") if one.task == examples()[0].task]
@@ -51,9 +51,9 @@ def test_clones_share_the_foundation_model_and_a_changed_parameter_changes_it(ti
 
 
 def test_texts_are_searched_and_cross_validated(tiny_models):
-    pipeline = make_pipeline(Vectorizer("ngrams"), LDA())
+    pipeline = make_pipeline(Vectorizer("ngrams"), KLDA(n_components=200))
     assert cross_val_score(pipeline, TEXTS, LABELS, cv=2).mean() > 0.5
-    grid = {"vectorizer__model": ["ngrams", lengths], "lda__ridge": [0.01, 0.1]}
+    grid = {"vectorizer__model": ["ngrams", lengths], "klda__ridge": [0.01, 0.1]}
     search = GridSearchCV(pipeline, grid, cv=2).fit(TEXTS, LABELS)
     assert search.best_params_["vectorizer__model"] == "ngrams"
     assert search.predict(TEXTS[:1]).tolist() == LABELS[:1]

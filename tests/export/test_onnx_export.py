@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from klda import KLDA, LDA, Learner
+from klda.data import open_table
 from klda.errors import KldaError
 from tests.factories import examples
 
 ort = pytest.importorskip("onnxruntime", reason='needs the extra: pip install "klda[minilm]"')
+tokenizers = pytest.importorskip("tokenizers")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -98,6 +100,28 @@ def exported(tmp_path_factory):
         for text, answer in zip(texts, learner.answer(texts), strict=True)
     ]
     return folder, texts, lines
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_all_test_rows_of_a_benchmark_set_get_the_same_answers(tmp_path, data_dir):
+    train, test = (
+        next(open_table(data_dir / "paper" / "banking" / f"{part}.csv.gz").batches(rows=1 << 20))
+        for part in ("train", "test")
+    )
+    learner = Learner("minilm").learn(train.inputs, train.labels)
+    learner.export_onnx(tmp_path / "out")
+    tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+    session = ort.InferenceSession(tmp_path / "out" / "model.onnx")
+    names = [output.name for output in session.get_outputs()]
+    parts = []
+    for start in range(0, len(test.inputs), 64):
+        found = tokenizer.encode_batch([text.strip() for text in test.inputs[start : start + 64]])
+        feed = {"input_ids": [one.ids for one in found]}
+        feed["attention_mask"] = [one.attention_mask for one in found]
+        parts.append(session.run(None, {name: np.array(ids) for name, ids in feed.items()}))
+    answers = {name: np.concatenate([part[i] for part in parts]) for i, name in enumerate(names)}
+    same(answers, learner, test.inputs)
 
 
 def rounded(output):
