@@ -57,7 +57,7 @@ def settings(job: str, name: str, folder: str | None) -> Row:
     """Return all that determines the accuracies: what ours are changes with the program."""
     known, package = JOBS[job], PROGRAMS[name].package
     try:
-        version = program() if name == "klda" else importlib.metadata.version(package)
+        version = program() if package == "klda" else importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError as error:
         raise MissingDependencyError(
             f"programs={name!r} needs the package {package!r}, which is not installed. In a clone "
