@@ -75,8 +75,12 @@ def test_combine_averages_scores_or_probabilities():
     )
     parts = [member.scores(X) for member in by_scores.members_]
     np.testing.assert_allclose(by_scores.scores(X), (parts[0] + parts[1]) / 2)
-    mean = (softmax(parts[0]) + softmax(parts[1])) / 2
-    np.testing.assert_allclose(by_probabilities.scores(X), np.log(mean))
+    parts = [member.predict_proba(X) for member in by_scores.members_]
+    np.testing.assert_allclose(by_probabilities.scores(X), np.log((parts[0] + parts[1]) / 2))
+    for ensemble in (by_scores, by_probabilities):
+        probabilities = ensemble.predict_proba(X)
+        np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
+        assert (ensemble.classes_[probabilities.argmax(axis=1)] == ensemble.predict(X)).all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -247,10 +247,9 @@ class KLDAEnsemble(ScoringClassifier):
 
     def scores(self, X: Any) -> np.ndarray:
         """Average scores ``(n_samples, n_classes)``, or logarithms of average probabilities."""
-        scores = [member.scores(X) for member in self._known()]
         if self.combine == "scores":
-            return np.mean(scores, axis=0)
-        mean = np.mean([softmax(own) for own in scores], axis=0)
+            return np.mean([member.scores(X) for member in self._known()], axis=0)
+        mean = np.mean([member.predict_proba(X) for member in self._known()], axis=0)
         return np.asarray(np.log(np.maximum(mean, np.finfo(np.float64).tiny)))
 
     def predict(self, X: Any) -> np.ndarray:
@@ -258,5 +257,8 @@ class KLDAEnsemble(ScoringClassifier):
         return self.classes_[self.scores(X).argmax(axis=1)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Average of the members' probabilities."""
-        return np.mean([member.predict_proba(X) for member in self._known()], axis=0)
+        """Probabilities of what is averaged."""
+        scores = self.scores(X)
+        if self.combine == "scores":
+            scores = scores / np.mean([member.temperature_ for member in self._known()])
+        return softmax(scores)

@@ -8,7 +8,7 @@ all the others. So each counts as half a sample.
 
 Everything is relative to a unit, half the typical squared distance between two class means, with
 which scores grow and shrink. The temperature is the likeliest one, given the samples left out and
-what is usual: ``0.6 unit / sqrt(M)`` for M classes, give or take an octave (two if hotter). The
+what is usual: ``0.8 unit / sqrt(M)`` for M classes, give or take an octave (two if hotter). The
 threshold of novelty is a quantile of the samples left out, with what is usual of known inputs worth
 ten of them. With one sample of each class none can be left out, and what is unknown can't be told.
 
@@ -38,7 +38,7 @@ from klda.engine.solve import Solved
 from klda.labels import Label
 
 COUNTS_AS = 0.5  # sample that one left out is worth
-USUAL_TEMPERATURE = 0.6  # of the unit, divided by the root of the number of classes
+USUAL_TEMPERATURE = 0.8  # of the unit, divided by the root of the number of classes
 COLDER, HOTTER = 1.0, 2.0  # octaves: how far from the usual one a temperature is expected to be
 OCTAVES = np.arange(-5, 10.5, 0.5)  # temperatures that are tried, relative to the usual one
 USUAL_NOVELTY = NormalDist(0.5, 0.13)  # of known inputs, in units
@@ -180,7 +180,7 @@ class Evidence:
             return self
         chosen = [i for i, label in enumerate(rows.labels.tolist()) if counts.get(label, 0) > 1]
         chosen = chosen[:: -(-len(chosen) * len(counts) // MOST_PROBED) or 1]
-        unit, step = unit_of(solved.terms.squares), max(1, PROBED_AT_ONCE // len(counts))
+        unit, step = solved.unit, max(1, PROBED_AT_ONCE // len(counts))
         usual = USUAL_TEMPERATURE * unit / np.sqrt(len(counts))
         for start in range(0, len(chosen), step):
             some = rows.at(chosen[start : start + step])
@@ -227,11 +227,9 @@ class Evidence:
         """Give a class another name."""
         return replace(self, labels=[new if label == old else label for label in self.labels])
 
-    def calibration(
-        self, labels: Sequence[Label], counts: np.ndarray, squares: np.ndarray
-    ) -> Calibration:
-        """Return what it says about a rule, given its classes and the squared lengths of means."""
-        here, unit = self._of_size(int(counts.sum())), unit_of(squares)
+    def calibration(self, labels: Sequence[Label], counts: np.ndarray, unit: float) -> Calibration:
+        """Return what it says about a rule, given its classes and its unit."""
+        here = self._of_size(int(counts.sum()))
         usual = USUAL_TEMPERATURE * unit / np.sqrt(max(len(labels), 1))
         # As often as their classes are expected: samples of chance sizes say little of frequencies.
         expected = dict(zip(labels, np.exp(log_priors(counts)), strict=True))
@@ -310,12 +308,6 @@ def likely_range(hits: float, worth: float, level: float) -> tuple[float, float]
     right, wrong = hits * worth + 0.5, (1 - hits) * worth + 0.5  # Jeffreys' prior
     low, high = scipy.stats.beta(right, wrong).ppf([(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
-
-
-def unit_of(squares: np.ndarray) -> float:
-    """Return half the typical squared distance between two class means."""
-    n_classes = len(squares)
-    return float(np.median(squares)) * n_classes / max(n_classes - 1, 1) or 1.0
 
 
 def _lowest(places: np.ndarray, losses: np.ndarray) -> float:

@@ -20,13 +20,12 @@ from klda.engine.calibration import Evidence
 from klda.engine.check_learned import check_learned
 from klda.engine.checks import check_label_kind, check_same_map
 from klda.engine.feature_map import FeatureMap, FourierMap, KernelMap
-from klda.engine.hints import as_samples, lifted_hints
 from klda.engine.leave_one_out import leave_one_out
 from klda.engine.model import EXACT_KERNEL_ROWS, Model
 from klda.engine.parameters import Parameters
 from klda.engine.rows import NotLearnedError, Rows
 from klda.engine.solution import Solution, softmax
-from klda.engine.solve import Declared, Factored, Solved, solve
+from klda.engine.solve import Factored, Names, Solved, solve
 from klda.engine.statistics import ClassStatistics
 from klda.errors import KldaError
 from klda.labels import Label, group_labels
@@ -257,15 +256,17 @@ class Engine:
         if self._solved is not None and self._solved_for == parameters:
             return
         model = self.model
-        own_map, statistics = solving_form(model, parameters)
-        named, kept, self._factored = Declared(), self._factored, None
-        is_random, uses_kernel = isinstance(own_map, FourierMap), own_map is not model.map
-        if uses_kernel:
-            kept = None  # it is of the map's own features
-        else:
-            named = lifted_hints(model, statistics, parameters.last_block)
-        size = model.map.n_components
-        solved = solve(statistics, parameters, size, named, kept, random_features=is_random)
+        kept, self._factored = self._factored, None
+        own_map, statistics, names = solving_form(model, parameters, kept)
+        uses_kernel, size = own_map is not model.map, model.map.n_components
+        solved = solve(
+            statistics,
+            parameters,
+            size,
+            names,
+            None if uses_kernel else kept,  # it is of the map's own features
+            random_features=isinstance(own_map, FourierMap),
+        )
         self._factored = None if uses_kernel else solved.factored
         solution = Solution.of(solved, own_map, model.counts)
         vars(self).update(_solved=solved, _solution=solution, _solved_for=parameters)
@@ -293,7 +294,7 @@ class Engine:
                 evidence = model.evidence.add(solved, own_map, model.pending)
                 pending = Rows() if len(solved.labels) > 1 else model.pending  # one tells nothing
                 model = replace(model, evidence=evidence, pending=pending, counted=model.statistics)
-            found = evidence.calibration(solved.labels, solved.counts, solved.terms.squares)
+            found = evidence.calibration(solved.labels, solved.counts, solved.unit)
             solution = replace(self._solution, calibration=found)
             vars(self).update(_model=model, _solution=solution, _calibrated_for=parameters)
             return solution
@@ -355,26 +356,38 @@ class Engine:
 
 
 def solving_form(
-    model: Model, parameters: Parameters
-) -> tuple[FeatureMap | KernelMap, ClassStatistics]:
-    """Return the map and the statistics that a model is solved with.
+    model: Model, parameters: Parameters, kept: Factored | None
+) -> tuple[FeatureMap | KernelMap, ClassStatistics, Names]:
+    """Return the map, the statistics and the names that a model is solved with.
 
     While the samples are at hand and few, the map is the kernel between them, and all that follows
     is the same.
     """
-    rows, own_map = model.rows, model.map
+    rows, own_map, hints = model.rows, model.map, model.hints
+    labels = tuple(hints.labels.tolist())
     few = rows is not None and len(rows) <= EXACT_KERNEL_ROWS and len(model.counts)
     if parameters.rule == "lda" or not few or not isinstance(own_map, FourierMap):
-        return own_map, model.statistics
-    rows, last = as_samples(model, parameters.last_block), parameters.last_block
+        names = Names()
+        if kept is not None and kept.names.source is hints:
+            names = kept.names
+        elif labels:
+            names = Names(labels, own_map.lift(hints.values), hints)
+        return own_map, model.statistics, names
+    assert rows is not None
     # With few samples of a class, what the earlier blocks say is noise more than signal.
-    weight = min(1.0, WEIGHT_OF_ONE * float(np.sqrt(len(model.rows or ()) / len(model.counts))))
-    scales = np.where(np.arange(model.n_features) < last, weight, 1.0)
-    kernel_map, features = KernelMap.of(rows.values, own_map.gamma, scales, model.backend)
-    nothing = ClassStatistics.empty(kernel_map.n_components, kernel_map.backend)
-    labels, groups = group_labels(np.array(rows.labels.tolist()))
-    lifted = features[kernel_map.backend.index(np.argsort(groups, kind="stable"))]
-    return kernel_map, nothing.change([(lifted, np.bincount(groups), labels)], 1)
+    weight = min(1.0, WEIGHT_OF_ONE * float(np.sqrt(len(rows) / len(model.counts))))
+    scales = np.where(np.arange(model.n_features) < parameters.last_block, weight, 1.0)
+    both = np.concatenate([kept.values for kept in (rows, hints) if len(kept)])
+    kernel_map, features = KernelMap.of(both, own_map.gamma, scales, model.backend)
+    backend = kernel_map.backend
+    nothing = ClassStatistics.empty(kernel_map.n_components, backend)
+    names = Names(labels, features[len(rows) :], hints, whitened=False) if labels else Names()
+    if not len(rows):
+        return kernel_map, nothing, names
+    classes, groups = group_labels(np.array(rows.labels.tolist()))
+    lifted = features[backend.index(np.argsort(groups, kind="stable"))]
+    statistics = nothing.change([(lifted, np.bincount(groups), classes)], 1)
+    return kernel_map, statistics, names
 
 
 def _read(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], backend: Backend) -> Model:

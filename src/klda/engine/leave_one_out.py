@@ -40,16 +40,16 @@ def leave_one_out(
     at = np.array([places[label] for label in labels], np.int64)
     factored = solved.factored
     inverse, backend = factored.inverse, factored.statistics.backend
-    own = backend.index(at)
+    own, classes = backend.index(at), solved.classes
     relative = backend.asarray(rows) - solved.centre
-    v = relative - solved.means[own]
+    v = relative - classes.own[own]
     lever = inverse.apply(v)
     vv = backend.to_numpy((v * lever).sum(1), np.float64)
     zv = backend.to_numpy((relative * lever).sum(1), np.float64)
     # R is symmetric: the scores N (z - g) R (mu_m - g) need no weights but the own class's.
     n = solved.n_samples
-    stacked = backend.concatenate([lever, n * lever + solved.plain[own]])
-    products = backend.to_numpy(backend.linear(stacked, solved.means), np.float64)
+    stacked = backend.concatenate([lever, n * lever + classes.own_plain[own]])
+    products = backend.to_numpy(backend.linear(stacked, classes.means), np.float64)
     means_v, linear = np.split(products, 2)
     return at, *_left_out_scores(solved, at, n, vv, zv, means_v, linear)
 
@@ -73,6 +73,7 @@ def _left_out_scores(
     step, ratio = 1 / (counts - 1), counts / (counts - 1)
     k = ratio / np.maximum(1 - ratio * vv, SMALLEST_LEVERAGE_SLACK)
     linear = linear + n * (k * zv)[:, None] * means_v
+    step = step * solved.classes.pull[at]  # of the estimated mean
     linear[np.arange(len(at)), at] -= n * step * zv * (1 + k * vv)
     mixed = mixing.apply(linear).copy()
     leaning = np.flatnonzero(mixing.ridges[at])
@@ -105,9 +106,9 @@ def _combination_without(
     grown = 1 + k * vv
     small = np.array([[step**2 * n * vv * grown, -step * n * grown], [-step * n * grown, n * k]])
     solved = change * inverse[:, None]
-    system = np.linalg.inv(np.moveaxis(small, 2, 0)) + change @ solved.transpose(0, 2, 1)
-    column = unit * inverse
-    part = np.linalg.solve(system, np.einsum("bim,bm->bi", change, column)[..., None])
+    small, column = np.moveaxis(small, 2, 0), unit * inverse
+    system = np.eye(2) + change @ solved.transpose(0, 2, 1) @ small
+    part = small @ np.linalg.solve(system, np.einsum("bim,bm->bi", change, column)[..., None])
     column = (column - np.einsum("bix,bim->bm", part, solved)) @ basis.T
     pick = np.arange(len(own))
     weights = -column / column[pick, own][:, None]

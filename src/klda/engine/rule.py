@@ -38,8 +38,7 @@ from klda.engine.parameters import Parameters
 from klda.engine.shrinkage import Mixing, log_priors, mix_means, unmixed
 
 PRIOR_WEIGHT = 2.0  # times inflation: scores are larger than log-likelihoods by far more
-LDA_PART = 1.6  # of LDA's scores, in units of k, beside the regression's outputs
-FADES_BELOW, MOST_FADED = 40, 20  # samples per class; upper limit of (40 / n)^2
+LDA_PART = 4.0  # of LDA's scores, in units of k, beside the regression's outputs
 LEAST_OF_OWN = 0.25  # of an output at the mean of a class is signal, however noisy the mean is
 SMALLEST_OUTPUT = 1e-3
 MOST_CLASSES = 1024  # whose means are compared with each other: the largest ones
@@ -234,12 +233,6 @@ def largest_classes(counts: np.ndarray) -> np.ndarray:
     return np.sort(np.argsort(-counts, kind="stable")[:MOST_CLASSES])
 
 
-def lda_part(counts: np.ndarray) -> float:
-    """Return q, the weight of LDA's scores beside the regression's."""
-    faded = (FADES_BELOW / max(counts.mean(), 1e-9)) ** 2
-    return float(LDA_PART * (1 + min(faded, MOST_FADED)))
-
-
 def blend(inner: np.ndarray, counts: np.ndarray, scale: float, excess: np.ndarray) -> np.ndarray:
     """Return ``B = I + a G / outputs``: blended linear scores are ``s B``.
 
@@ -265,7 +258,13 @@ def blend(inner: np.ndarray, counts: np.ndarray, scale: float, excess: np.ndarra
     # Linear scores add up to zero, because the means do. Where they don't (a sample left out, means
     # that were estimated), that is noise, which the inverse would multiply.
     regression = (inverse - inverse.mean(axis=0)) / outputs
-    return np.asarray(np.eye(len(inner)) + scale / lda_part(counts) * regression)
+    return np.asarray(np.eye(len(inner)) + scale / LDA_PART * regression)
+
+
+def unit_of(squares: np.ndarray) -> float:
+    """Return half the typical squared distance between two class means."""
+    n_classes = len(squares)
+    return float(np.median(squares)) * n_classes / max(n_classes - 1, 1) or 1.0
 
 
 def inverted(matrix: np.ndarray) -> np.ndarray:

@@ -131,7 +131,7 @@ def _signal(
     if not used.any():
         return 0.0
     inverse = vectors[:, used] ** 2 @ (1 / (values[used] + ALMOST_NO_RIDGE * values[-1]))
-    residual = 1 / np.maximum(inverse, np.finfo(float).tiny)
+    residual = np.divide(1, inverse, out=np.zeros_like(inverse), where=inverse > 0)
     return max(float(np.average(residual - noise, weights=counts)), 0.0)
 
 

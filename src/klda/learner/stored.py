@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from klda.engine.arrays import add_prefix, strip_prefix
-from klda.engine.calibration import OCTAVES, USUAL_TEMPERATURE, Evidence, unit_of
+from klda.engine.calibration import OCTAVES, USUAL_TEMPERATURE, Evidence
 from klda.engine.model import ALL, EXACT_KERNEL_ROWS, MOST_PENDING
 from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows
-from klda.engine.rule import LDA_PART, lda_part
+from klda.engine.rule import unit_of
 from klda.errors import KldaError
 from klda.storage.folder import StoredModel
 from klda.version import __version__
@@ -65,7 +65,8 @@ def _of_version_2(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Co
         known, counts = meta["classes"], np.maximum(meta["counts"], 1)
         evidence = Evidence.unpack(_evidence_of_version_2(meta, member, arrays), known)
         if len(evidence):
-            found = evidence.calibration(known, counts, arrays["predict/0/familiarity/lengths"])
+            unit = unit_of(arrays["predict/0/familiarity/lengths"])
+            found = evidence.calibration(known, counts, unit)
             kept |= add_prefix("predict/0/calibration/", found.pack(known))
     else:
         learned, engine["model"] = _model_of_version_2(document, meta, member, arrays)
@@ -137,7 +138,8 @@ def _evidence_of_version_2(
     offset = member["spread"] * len(counts) / max(counts.sum(), 1)
     heat = member["inflation"]
     if len(arrays["predict/0/familiarity/unblend"]):
-        heat = (1 + LDA_PART / lda_part(counts)) * float(np.median(arrays[lengths])) / 60
+        faded = min((40 / max(counts.mean(), 1e-9)) ** 2, 20)  # how its rule had regression in it
+        heat = (1 + 1 / (1 + faded)) * float(np.median(arrays[lengths])) / 60
     usual = USUAL_TEMPERATURE * unit / np.sqrt(len(counts))
     wanted, tried = OCTAVES + np.log2(usual / heat), np.arange(-6, 12, 0.5)
     losses = np.array([np.interp(wanted, tried, one) for one in old["losses"]])
