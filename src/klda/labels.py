@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Collection, Iterable, Iterator, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from klda.checks import is_missing
 from klda.errors import KldaError
 
 Label = str | int
+CLOSE = 0.8  # similarity of names that are probably meant as one; 1 is the same
 MAX_LABEL_LENGTH = 200  # characters; an array of labels gives each as many as the longest has
 # Ends a line, controls a terminal, gets lost in an array of NumPy, or can't be written as UTF-8.
 _NOT_VISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -142,3 +144,17 @@ def group_labels(values: np.ndarray) -> tuple[list[Label], np.ndarray]:
             return list((present + least).tolist()), place[shifted]
     distinct, groups = np.unique(values, return_inverse=True)
     return list(distinct.tolist()), groups
+
+
+def spelt(label: Label) -> str:
+    """Return a label without what people often spell differently: case, underscores, spaces."""
+    return " ".join(str(label).replace("_", " ").split()).casefold()
+
+
+def close_names(
+    label: Label, classes: Collection[Label], most: int = 1, cutoff: float = CLOSE
+) -> list[Label]:
+    """Return the classes whose names are much like a label, the most similar first."""
+    names = {spelt(name): name for name in classes}
+    found = difflib.get_close_matches(spelt(label), names, n=most, cutoff=cutoff)
+    return [names[name] for name in found]

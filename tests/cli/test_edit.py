@@ -324,3 +324,47 @@ def test_merge_waits_for_another_writer(cli, make):
     cli(*words, "--wait", 30)
     writer.join()
     assert list(Learner.load(south).classes) == ["a", "b", "c"]
+
+
+def test_undo_is_exact_after_other_changes(cli, make, rows, tmp_path):
+    model, never = make("m", "abc"), make("never", "abc")
+    wrong, more = rows("wrong", "ad", seed=3), rows("more", "be", seed=4)
+    for folder in (model, never):
+        if folder == model:
+            cli("learn", wrong, "--model", folder)
+        cli("learn", more, "--model", folder)
+        cli("rename", "c", "see", "--model", folder)
+    said = cli("undo", 2, "--model", model).stderr
+    assert "Undid change 2: learn" in said
+    assert "4 classes from" in said
+    X = np.random.default_rng(0).normal(size=(20, 16))
+    ours, theirs = Learner.load(model), Learner.load(never)
+    assert ours.classes == theirs.classes
+    np.testing.assert_allclose(ours.scores(X), theirs.scores(X), rtol=1e-4, atol=1e-3)
+    shown = cli("show", model).stdout
+    assert "learn (undone)" in shown
+    assert "undo of 2" in shown
+
+
+def test_undo_takes_back_the_last_change_and_says_what_it_can_not(cli, make):
+    model = make("m", "abc")
+    cli("rename", "a", "z", "--model", model)
+    assert cli.json("undo", "--model", model)["undone"]["action"] == "rename"
+    assert set(Learner.load(model).classes) == set("abc")
+    before = folder_content(model)
+    assert "nothing was undone" in cli("undo", "--model", model, code=1).stderr
+    assert "7" in cli("undo", 7, "--model", model, code=1).stderr
+    assert folder_content(model) == before
+
+
+def test_forget_the_rows_of_a_file_without_naming_classes(cli, make, rows):
+    model = make("m", "abc", "--keep", "features")
+    more = rows("more", "cd", seed=9)
+    before = Learner.load(model).classes
+    cli("learn", more, "--model", model)
+    found = cli.json("forget", "--rows", more, "--model", model)
+    assert found["forgotten"] == 50
+    assert found["exact"]
+    assert Learner.load(model).classes == before
+    again = cli("forget", "--rows", more, "--model", model, code=1).stderr
+    assert "nothing was forgotten" in again

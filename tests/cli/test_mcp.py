@@ -61,6 +61,19 @@ def test_an_agent_teaches_and_asks_a_model_folder(tmp_path):
     assert left == {"refund": 0, "weather": 1} == Learner.load(tmp_path / "bot").classes
 
 
+def test_an_agent_takes_changes_back(tmp_path):
+    async def talk(client):
+        await call(client, "teach", texts=[CARD, RAIN], labels=["card", "weather"])
+        await call(client, "teach", texts=["a mistake"], labels=["oops"])
+        await call(client, "forget", labels=["card"])
+        undone = [(await call(client, "undo"))["undone"] for _ in range(2)]
+        return undone, await call(client, "classes")
+
+    undone, left = session(["--model", tmp_path / "bot", "--new", "ngrams"], talk)
+    assert undone == ["forget", "learn"]
+    assert left == {"card": 1, "weather": 1} == Learner.load(tmp_path / "bot").classes
+
+
 def test_an_agent_teaches_and_asks_a_service(tmp_path):
     command = [sys.executable, "-m", "klda", "serve", "--new", "ngrams", "--port", "0"]
     service = subprocess.Popen(

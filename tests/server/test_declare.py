@@ -134,22 +134,24 @@ def test_the_client_declares(folder):
 
 
 def test_a_class_is_added_by_name_on_the_page(client):
-    assert "Add a class by name" in client.get("/").text
+    assert "Name your classes" in client.get("/").text
     for name, about in CLASSES.items():
         form = {"name": name, "description": about or ""}
         answer = client.post("/page/declare", data=form)
-        assert (answer.status_code, answer.headers["HX-Trigger"]) == (200, "model-changed")
-        assert f"Added {name}." in answer.text
-    assert client.get("/page/classes").text.count("no examples yet") == 3
-    for path in ("", "page/map", "page/overview", "page/scores", "page/forgotten"):
+        assert answer.status_code == 200
+        assert "model-changed" in answer.headers["HX-Trigger"]
+        assert f"Added “{name.replace('_', ' ')}”." in answer.text
+    assert client.get("/page/classes").text.count(">no examples</span>") == 3
+    for path in ("", "classes", "classes/map", "history", "connect", "page/header"):
         assert client.get(f"/{path}").status_code == 200, path
     assert "refund" in client.post("/page/ask", data={"value": MONEY}).text
-    client.post("/page/teach", data={"value": MONEY, "label": "refund"})
-    assert client.get("/page/classes").text.count("no examples yet") == 2
+    client.post("/page/teach", data={"value": MONEY, "label": "Refund"})
+    assert client.get("/page/classes").text.count(">no examples</span>") == 2
     again = client.post("/page/declare", data={"name": "refund"})
     assert again.status_code == 422
-    about = client.post("/page/declare", data={"name": "refund", "description": "money back"})
-    assert "Described refund." in about.text
+    form = {"label": "refund", "description": "money back"}
+    assert "Described “refund”." in client.post("/page/class/describe", data=form).text
+    assert "money back" in client.get("/page/class?label=refund").text
 
 
 def test_the_page_says_when_it_cannot_tell(client, tmp_path):
@@ -158,5 +160,6 @@ def test_the_page_says_when_it_cannot_tell(client, tmp_path):
         client.post("/v1/predict", json={"text": MONEY}).json()["predictions"][0]["known"] is None
     )
     assert (
-        "Too little was taught to tell yet" in client.post("/page/ask", data={"value": MONEY}).text
+        "Too little has been taught to tell yet"
+        in client.post("/page/ask", data={"value": MONEY}).text
     )

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.utils import Tags
 from sklearn.utils.validation import validate_data
 
 from klda.checks import REFUSED, check_count, check_fraction
@@ -33,6 +34,11 @@ class ScoringClassifier(ClassifierMixin, BaseEstimator):
         scores = np.asarray(self.scores(X))
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
 
 class ContinualClassifier(ScoringClassifier):
     """A classifier that learns new classes at any time: parameters and an engine."""
@@ -42,36 +48,40 @@ class ContinualClassifier(ScoringClassifier):
 
     # ---------------------------------------------------------------- learning
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from scratch, forgetting whatever was learned before.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Samples: NumPy array, torch tensor, pandas or polars frame.
+            Samples: NumPy array, sparse matrix, torch tensor, pandas or polars frame.
         y : array-like of shape (n_samples,)
             Labels, strings or integers.
+        sample_weight : array-like of shape (n_samples,), optional
+            How often each sample counts, in whole numbers; 0 leaves it out.
         """
-        self._start(X, y)
+        self._start(X, y, sample_weight)
         self._engine.calibrated(self._parameters())
         return self
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learn more samples, of known classes or of new ones, at any time.
 
         Labels never seen before start new classes. ``classes`` is ignored; it is accepted so that
-        code written for scikit-learn's ``partial_fit`` runs.
+        code written for scikit-learn's ``partial_fit`` runs. ``sample_weight`` as for `fit`.
         """
         if not self.__sklearn_is_fitted__():
-            return self._start(X, y)
-        parameters, batch = self._parameters(), checked_batch(self, X, y, self.classes_)
+            return self._start(X, y, sample_weight)
+        parameters = self._parameters()
+        batch = checked_batch(self, X, y, self.classes_, sample_weight=sample_weight)
         self._engine.add(*batch, parameters=parameters)
         return self
 
-    def _start(self, X: Any, y: Any) -> Self:
+    def _start(self, X: Any, y: Any, sample_weight: Any) -> Self:
         """Learn the first batch into a new engine; on an error the old one stays."""
-        parameters, engine = self._parameters(), Engine()
-        engine.add(*checked_batch(self, X, y, np.empty(0), first=True), parameters=parameters)
+        parameters, engine, none = self._parameters(), Engine(), np.empty(0)
+        batch = checked_batch(self, X, y, none, sample_weight=sample_weight, first=True)
+        engine.add(*batch, parameters=parameters)
         validate_data(self, X=X, reset=True, skip_check_array=True)
         self._engine = engine
         return self

@@ -202,23 +202,23 @@ class KLDAEnsemble(ScoringClassifier):
         estimator = KLDA.paper(gamma=gamma, **parameters)
         return cls(estimator, n_members=n_members, combine=combine, random_state=random_state)
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from scratch, forgetting whatever was learned before."""
         members = self._made()
         for member in members:
-            member.fit(X, y)
+            member.fit(X, y, sample_weight)
         self.members_, self.n_features_in_ = members, members[0].n_features_in_
         if hasattr(members[0], "feature_names_in_"):
             self.feature_names_in_ = members[0].feature_names_in_
         return self
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learn more samples, of known classes or of new ones; ``classes`` is ignored."""
         if not self.__sklearn_is_fitted__():
-            return self.fit(X, y)
+            return self.fit(X, y, sample_weight)
         drafts = [member.copy() for member in self.members_]  # all of them learn, or none
         for draft in drafts:
-            draft.partial_fit(X, y)
+            draft.partial_fit(X, y, sample_weight=sample_weight)
         self.members_ = drafts
         return self
 

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.multiclass import check_classification_targets
@@ -15,6 +16,8 @@ from klda.engine.arrays import Array, is_torch
 from klda.engine.checks import check_label_kind, check_rows
 from klda.errors import KldaError
 from klda.labels import Label, check_names, plain_labels
+
+MOST_DENSE = 2**31  # bytes that sparse rows may have as an array
 
 
 def checked_samples(estimator: BaseEstimator, X: Any, *, first: bool = False) -> Array:
@@ -32,8 +35,14 @@ def checked_samples(estimator: BaseEstimator, X: Any, *, first: bool = False) ->
         samples = X.detach().to(getattr(sys.modules["torch"], dtype))
     else:
         samples = check_array(
-            X, dtype=dtype, ensure_all_finite=False, estimator=estimator, input_name="X"
+            X,
+            accept_sparse="csr",
+            dtype=dtype,
+            ensure_all_finite=False,
+            estimator=estimator,
+            input_name="X",
         )
+        samples = _dense(samples) if issparse(samples) else samples
     check_rows(samples)
     if first:
         return samples
@@ -50,10 +59,31 @@ def checked_samples(estimator: BaseEstimator, X: Any, *, first: bool = False) ->
     return samples
 
 
+def _dense(rows: Any) -> np.ndarray:
+    """Return sparse rows as an array, which is what they would become in any product."""
+    size = rows.shape[0] * rows.shape[1] * rows.dtype.itemsize
+    if size > MOST_DENSE:
+        raise KldaError(
+            f"X is sparse, with {rows.shape[0]:,} samples of {rows.shape[1]:,} features: as an "
+            f"array it has {size / 2**30:.1f} GiB. Give fewer samples at a time, with partial_fit, "
+            "or fewer features, for instance with TruncatedSVD."
+        )
+    return rows.toarray()
+
+
 def checked_batch(
-    estimator: BaseEstimator, X: Any, y: Any, classes: np.ndarray, *, first: bool = False
+    estimator: BaseEstimator,
+    X: Any,
+    y: Any,
+    classes: np.ndarray,
+    *,
+    sample_weight: Any = None,
+    first: bool = False,
 ) -> tuple[Array, list[Label]]:
-    """Return samples and their labels, of the same kind as the known classes."""
+    """Return samples and their labels, of the same kind as the known classes.
+
+    A sample counts as often as its weight says.
+    """
     if y is None:
         raise ValueError(
             f"This {type(estimator).__name__} estimator requires y to be passed, "
@@ -71,7 +101,26 @@ def checked_batch(
     labels: list[Label] = values.tolist()
     check_names(labels, "y")
     check_label_kind(classes, labels)
-    return samples, labels
+    if sample_weight is None:
+        return samples, labels
+    times = _times(sample_weight, len(labels))
+    return samples[times], [labels[i] for i in times]
+
+
+def _times(sample_weight: Any, count: int) -> np.ndarray:
+    """Return the number of each sample, as often as its weight says."""
+    weights = np.asarray(sample_weight, dtype=float)
+    if weights.shape != (count,):
+        raise KldaError(
+            f"sample_weight has shape {weights.shape}; give one weight for each of {count} samples."
+        )
+    if not ((weights >= 0) & (weights == np.floor(weights)) & (weights < np.inf)).all():
+        raise KldaError(
+            "sample_weight must be whole numbers from 0 on: a weight is how often a sample counts."
+        )
+    if not weights.any():
+        raise KldaError("sample_weight is zero for every sample: nothing would be learned.")
+    return np.repeat(np.arange(count), weights.astype(np.int64))
 
 
 def not_fitted(estimator: BaseEstimator, *, was_fitted: bool) -> NotFittedError:

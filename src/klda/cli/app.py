@@ -160,7 +160,7 @@ def klda(
 
 
 for panel, commands in {
-    "Teach": (learn.learn, edit.declare, edit.forget, edit.rename, edit.merge),
+    "Teach": (learn.learn, edit.declare, edit.forget, edit.rename, edit.merge, edit.undo),
     "Ask": (predict.predict, evaluate.evaluate, serve.serve, mcp.mcp),
     "Look": (show.show, labels.check, labels.suggest, show.models),
     "Take along": (export.export,),

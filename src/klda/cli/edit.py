@@ -1,8 +1,9 @@
-"""``klda declare``, ``forget``, ``rename`` and ``merge``: changes that need no new samples."""
+"""``klda declare``, ``forget``, ``rename``, ``merge`` and ``undo``: changes without new samples."""
 
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -132,20 +133,23 @@ def forget(
     A forgotten class is never an answer again. A model made with **klda learn --keep features**
     forgets exactly: it is as if it had never seen the class, or the samples named by --ids. So does
     one that holds its samples because they are few, and any model if --rows gives the rows that
-    were learned. Of that file only the rows of the named classes are used; they must be all that
-    was learned of them, unless --partly allows some to stay. Rows that were not learned are
-    refused. Otherwise the covariance that all classes share keeps a trace, and the command says so.
+    were learned. If classes are named, only their rows are used, and they must be all that was
+    learned of them, unless --partly allows some to stay; otherwise all rows of the file are
+    forgotten. Rows that were not learned are refused. Without any of this the covariance that all
+    classes share keeps a trace, and the command says so.
 
     **klda forget --model** bot/ old_class "another class"
 
     **klda forget --model** bot/ old_class **--rows** tickets.csv
 
+    **klda forget --model** bot/ **--rows** tickets.csv
+
     **klda forget --model** bot/ **--ids** 17,18
     """
     from klda.learner import ForgetTraceWarning
 
-    if bool(labels) == bool(ids) or (ids and rows is not None):
-        raise typer.BadParameter("Name classes to forget, or samples with --ids.")
+    if sum((bool(labels or rows), bool(ids))) != 1:
+        raise typer.BadParameter("Name classes to forget, a file of --rows, or samples by --ids.")
     if partly and rows is None:
         raise typer.BadParameter("--partly goes with --rows.")
     layout = options.layout(text_column, label_column, header, encoding)
@@ -157,7 +161,7 @@ def forget(
             learner.forget(ids=_sample_ids(learner, ids))
         elif rows is not None:
             tables = reading.open_tables([rows], layout, learner.modality, before)
-            _forget_rows(learner, tables, names, partly, skip_bad)
+            _forget_rows(learner, tables, names, partly or not names, skip_bad)
         else:
             with warnings.catch_warnings():  # it is said below
                 warnings.simplefilter("ignore", ForgetTraceWarning)
@@ -205,7 +209,7 @@ def _sample_ids(learner: Learner, given: list[str]) -> list[str | int]:
 def _forget_rows(
     learner: Learner, tables: list[Any], names: list[Any], partly: bool, skip_bad: bool
 ) -> None:
-    """Forget the rows of a file that belong to some classes, completely or not at all."""
+    """Forget the rows of a file that belong to some classes, or all; completely or not at all."""
     import numpy as np
 
     from klda.engine.rows import NotLearnedError
@@ -214,12 +218,13 @@ def _forget_rows(
     rows, labels = [], []
     for batch in reading.batches(tables, "Forgetting", labels=True, skip_bad=skip_bad):
         pairs = zip(batch.inputs, batch.labels or (), strict=True)
-        chosen = [(value, label) for value, label in pairs if label in names]
+        chosen = [(value, label) for value, label in pairs if not names or label in names]
         if chosen:
             rows.append(learner.encode([value for value, _ in chosen]))
             labels += [label for _, label in chosen]
-    for name in names:
-        given, all_of_it = labels.count(name), learned[name]
+    counts = Counter(labels)
+    for name in names or counts:
+        given, all_of_it = counts[name], learned.get(name, 0)
         if given == 0 or given > all_of_it or (given < all_of_it and not partly):
             raise KldaError(
                 f"{path} has {given:,} rows of class {name!r}, and {all_of_it:,} were learned: "
@@ -277,6 +282,41 @@ def rename(
     elif (close := closest(name, others)) is not None:
         said += f" There is also a class {close!r}: if both are one, use --merge."
     report(json, done, said)
+
+
+def undo(
+    model: options.Model,
+    number: Annotated[
+        int | None,
+        typer.Argument(help="Number of the change, as klda show lists it; the last one.", min=1),
+    ] = None,
+    wait: options.Wait = 0.0,
+    json: options.Json = False,
+) -> None:
+    """Undo a change: the model becomes what it would be had the change never been made.
+
+    That is exact, also after other changes. Learning, declaring, renaming, merging and forgetting
+    can be undone for 24 hours. An undo is a change, too: undo it to do again what it undid.
+
+    **klda undo --model** bot/
+
+    **klda undo** 12 **--model** bot/
+    """
+    with changed(model, wait, {}) as learner:
+        undone = learner.undo(number)
+        if not learner.classes:
+            raise KldaError(
+                "That was the model's first change, and a model without classes can't be saved: "
+                f"nothing was undone. To start again, delete the folder {model}."
+            )
+    classes, samples = len(learner.classes), learner.samples
+    what = undone["action"] + (f" {undone['source']}" if undone.get("source") else "")
+    report(
+        json,
+        {"model": str(model), "undone": undone, "classes": classes, "samples": samples},
+        f"Undid change {undone['number']}: {what}.",
+        f"{model} now knows {knowledge(classes, samples)}.",
+    )
 
 
 def merge(

@@ -195,7 +195,8 @@ def _changing(place: Any) -> Sequence[Callable]:
     def undo(number: int | None = None) -> dict[str, Any]:
         """Take back the last change, or the one with this number in the model's history."""
         with place.change() as model:
-            model.undo(number)
-            return {"classes": len(model.classes)}
+            undone = model.undo(number)
+            done = {"undone": undone["action"]} if isinstance(undone, dict) else {}
+            return done | {"classes": len(model.classes)}
 
     return teach, declare, forget, undo

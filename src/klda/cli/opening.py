@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from klda.labels import Label
     from klda.learner import Learner
 
-CLOSE = 0.8  # similarity of names that are probably meant as one; 1 is the same
 # Options for a new model that are parameters of its classifier.
 PARAMETERS = {
     "components": "n_components",
@@ -142,10 +140,6 @@ def known_class(name: str, classes: Collection[Label]) -> Label:
 
 def closest(label: Label, classes: Collection[Label]) -> Label | None:
     """Return the class whose name is most like a label; None if none is much like it."""
+    from klda.labels import close_names
 
-    def spelt(name: Label) -> str:
-        return " ".join(str(name).replace("_", " ").split()).casefold()
-
-    names = {spelt(name): name for name in classes}
-    found = difflib.get_close_matches(spelt(label), names, n=1, cutoff=CLOSE)
-    return names[found[0]] if found else None
+    return next(iter(close_names(label, classes)), None)

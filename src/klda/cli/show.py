@@ -178,9 +178,19 @@ def _history(document: dict[str, Any]) -> RichTable:
     for entry in document["history"][::-1]:
         change = len(entry.get("new_classes", ())) - len(entry.get("dropped_classes", ()))
         figures = f"{entry['samples']:+,}", f"{change:+,}"
-        rows.append((_time(entry["when"]), entry["action"], *figures, entry.get("source", "")))
-    columns = ("last changes", "action", "samples", "classes", "source")
-    return table(*columns, rows=rows, numbers=("samples", "classes"), most=LATEST)
+        number = entry.get("number", "")
+        rows.append((number, _time(entry["when"]), _action(entry), *figures, _source(entry)))
+    columns = ("change", "when", "action", "samples", "classes", "source")
+    return table(*columns, rows=rows, numbers=("change", "samples", "classes"), most=LATEST)
+
+
+def _action(entry: dict[str, Any]) -> str:
+    undoes, by = entry.get("undoes"), entry.get("undone_by")
+    return entry["action"] + (f" of {undoes}" if undoes else "") + (" (undone)" if by else "")
+
+
+def _source(entry: dict[str, Any]) -> str:
+    return str(entry.get("source") or "")
 
 
 def _show_quality(model: Path, all_classes: bool, verify: bool, as_json: bool) -> None:

@@ -233,6 +233,8 @@ def solve(
     random_features : bool
         Whether a part of the features is like all of them.
     """
+    if kept and not kept.inverse.is_for(statistics.scatter):
+        kept = None
     choice = RidgeChoice()
     if parameters.ridge == "auto":
         last = kept.choice if kept else None
@@ -242,7 +244,7 @@ def solve(
         f"{statistics.n_scattered} samples is not positive definite in "
         f"{statistics.backend.dtype.name} with ridge={parameters.ridge}"
     )
-    if kept and kept.nominal == nominal and kept.inverse.is_for(statistics.scatter):
+    if kept and kept.nominal == nominal:
         try:
             return _rule(kept.advanced(statistics, names, choice), parameters)
         except NotPositiveDefiniteError:

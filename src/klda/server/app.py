@@ -20,7 +20,6 @@ from klda.server import api, label_studio, page
 from klda.server.errors import INTERNAL, ServerError
 from klda.server.gate import Gate, Keys
 from klda.server.service import Service
-from klda.server.settings import STOP_SECONDS
 from klda.server.update import STORAGE_ERRORS
 
 log = logging.getLogger("klda.server")
@@ -43,7 +42,7 @@ def create_app(service: Service) -> Gate:
     )
     app.state.service = service
     app.state.keys = Keys(service.settings.keys)
-    app.state.upload = None  # the latest
+    app.state.page = page.PageState(service)
     app.state.label_studio = asyncio.Lock()
     app.state.metrics = Metrics(service)
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
@@ -61,8 +60,7 @@ def create_app(service: Service) -> Gate:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     log.info("ready", extra={"classes": len(app.state.service.snapshot.counts)})
     yield
-    if app.state.upload is not None:
-        await app.state.upload.finish(STOP_SECONDS)
+    await app.state.page.stop()
 
 
 async def _error_response(request: Request, error: Exception) -> Response:
@@ -112,6 +110,7 @@ class Metrics:
     def __init__(self, service: Service) -> None:
         self._prometheus = prometheus = require("prometheus_client", "server")
         self._registry = prometheus.CollectorRegistry()
+        self.is_used = False  # whether a program has asked
         own = {"registry": self._registry}
         labels = ["method", "path", "status"]
         self._requests = prometheus.Counter("klda_requests", "Requests answered.", labels, **own)
@@ -139,6 +138,7 @@ class Metrics:
 
     def observe(self, method: str, path: str, status: int, seconds: float) -> None:
         """Count a request."""
+        self.is_used |= path == "/v1/predict" and status == 200
         self._requests.labels(method, path, str(status)).inc()
         self._seconds.labels(path).observe(seconds)
 

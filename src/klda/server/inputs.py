@@ -6,10 +6,10 @@ import base64
 import binascii
 import io
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from klda.data import BadRow, Layout, as_label, open_bytes
 from klda.errors import require
@@ -25,7 +25,6 @@ MAX_PIXELS_TOGETHER = 250_000_000  # of a request
 MAX_SIDE = 2048  # networks use 224 to 518
 MOST_ROWS = 100_000
 _label: TypeAdapter[Label] = TypeAdapter(schemas.ClassLabel)
-_rows = TypeAdapter(list[tuple[schemas.Text, schemas.ClassLabel]])
 
 
 async def inputs_of(service: Service, kind: str, values: list[Any]) -> Any:
@@ -135,35 +134,3 @@ def rows_of_file(
     if not texts:
         raise ServerError(f"{name}: there is no row that can be learned.")
     return texts, labels, layout, bad
-
-
-class PastedRows(NamedTuple):
-    """Texts and their labels; without a header the first line is the first row."""
-
-    texts: list[str]
-    labels: list[Label]
-    has_header: bool
-
-
-def pasted_rows(
-    content: bytes, name: str, known: Collection[Label], *, skip: int = 0
-) -> PastedRows:
-    """Read rows as files are read, and check that they can be taught; errors call them `name`."""
-    texts: list[str] = []
-    labels: list[Label] = []
-    has_header = True
-    for batch in open_bytes(content, name=name, classes=known).batches(skip=skip):
-        texts += batch.inputs
-        labels += batch.labels or []
-        has_header = batch.layout.header is not False
-        if len(texts) > MOST_ROWS:
-            raise ServerError(f"{name}: more than {MOST_ROWS:,} rows. Send them in several parts.")
-    if not texts:
-        raise ServerError(f"{name}: there is a header but no row.")
-    try:
-        _rows.validate_python(list(zip(texts, labels, strict=True)))
-    except ValidationError as error:
-        first = error.errors()[0]
-        row = int(first["loc"][0]) + 1 + skip
-        raise ServerError(f"{name}, row {row}: {first['msg']}.") from error
-    return PastedRows(texts, labels, has_header)

@@ -117,12 +117,12 @@ class Service:
 
     async def suspects(self, inputs: Any, labels: Sequence[Label]) -> list[Suspect]:
         """Return samples whose labels are probably wrong, or that are there twice."""
-        rows = await self._encode(inputs)
+        rows = await self.encode(inputs)
         return await self.run(self.snapshot.learner.suspects_rows, rows, labels)
 
     async def suggest(self, inputs: Any, n: int) -> list[Suggestion]:
         """Return which inputs to label next."""
-        rows = await self._encode(inputs)
+        rows = await self.encode(inputs)
         return await self.run(self.snapshot.learner.suggest_rows, rows, n)
 
     async def class_overview(self) -> ClassOverview:
@@ -158,7 +158,12 @@ class Service:
         self, inputs: Any, labels: Sequence[Label], key: Key | None = None, by: str = API
     ) -> Change:
         """Learn inputs, with one label each."""
-        rows = await self._encode(inputs)
+        return await self.learn_rows(await self.encode(inputs), labels, key, by)
+
+    async def learn_rows(
+        self, rows: np.ndarray, labels: Sequence[Label], key: Key | None = None, by: str = API
+    ) -> Change:
+        """Learn inputs that were encoded, with one label each."""
         tally = await self.run(self.snapshot.compare, rows, labels)
         return await self.change(Change("learn", labels, rows, key=key, tally=tally, by=by))
 
@@ -166,10 +171,11 @@ class Service:
         self, inputs: Any, labels: Sequence[Label], key: Key | None = None, by: str = API
     ) -> Change:
         """Forget exactly these samples, with one label each."""
-        rows = await self._encode(inputs)
+        rows = await self.encode(inputs)
         return await self.change(Change("remove", labels, rows, key=key, by=by))
 
-    async def _encode(self, inputs: Any) -> np.ndarray:
+    async def encode(self, inputs: Any) -> np.ndarray:
+        """Return a feature row for each input."""
         return await asyncio.wrap_future(self.batcher.encode(inputs))
 
 

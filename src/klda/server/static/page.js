@@ -1,23 +1,72 @@
-// Keyboard shortcuts and focus; everything else is htmx and the server.
+// Keys, focus, messages and what follows other tabs; everything else is htmx and the server.
 "use strict";
 
-const field = () => document.querySelector("#ask textarea, #ask input[type=file]");
+const $ = (selector, within = document) => within.querySelector(selector);
+const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
+const field = () => $("#ask textarea, #ask input[type=file]");
+const isTyping = (node) => node.matches("input:not([type=checkbox],[type=radio],[type=range],[type=file]), textarea, select");
+
+// ---------------------------------------------------------------- keys
+
+// Arrow keys move among the options of a picker, and among the rows of a table.
+const move = (event) => {
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  const picker = event.target.closest(".picker, .combo");
+  const table = event.target.closest("[data-roving]");
+  if (!step || (!picker && !table) || event.target.matches("textarea, select")) return;
+  const stops = picker
+    ? $$("input:not([type=hidden]), .options button", picker)
+    : $$(`[data-column="${event.target.dataset.column}"]`, table);
+  const next = stops[stops.indexOf(event.target) + step];
+  event.preventDefault();
+  if (!next) return;
+  if (table && !picker) {
+    event.target.tabIndex = -1;
+    next.tabIndex = 0;
+  }
+  next.focus();
+};
+
+// The first class in the list is what a typed name means; the list may still be on its way.
+let chosen = null;
+const chooseFirst = (input) => {
+  const list = $("#picked .options", input.form);
+  chosen = list?.dataset.for === input.value ? null : input;
+  if (!chosen) $("button", list)?.click();
+};
+document.addEventListener("htmx:afterSwap", ({ detail }) => {
+  if (chosen && detail.target.id === "picked") chooseFirst(chosen);
+});
 
 document.addEventListener("keydown", (event) => {
-  const typing = event.target.matches("input, textarea, select");
-  if (event.key === "/" && !typing && field()) {
+  const { key, target } = event;
+  // While an input method composes a word, Enter ends the word (229: Safari says so afterwards).
+  const composing = event.isComposing || event.keyCode === 229;
+  const plain = !event.ctrlKey && !event.metaKey && !event.altKey;
+  move(event);
+  if (key === "Enter" && !event.shiftKey && !composing) {
+    if (target.matches("#ask textarea")) {
+      event.preventDefault();
+      target.form.requestSubmit();
+    } else if (target.matches(".picker input, .combo input")) {
+      event.preventDefault();
+      if (target.value.trim()) chooseFirst(target);
+    }
+  }
+  if (key === "Escape" && target.matches(".picker *") && $("#answer .primary")) {
+    $("#answer .picker").open = false;
+    $("#answer .primary").focus();
+  }
+  if (isTyping(target) || !plain || event.defaultPrevented) return;
+  if (key === "/" && field()) {
     event.preventDefault();
     field().focus();
     if (field().select) field().select();
-  }
-  // While an input method composes a word, Enter ends the word (229: Safari says so afterwards).
-  const composing = event.isComposing || event.keyCode === 229;
-  if (event.key === "Enter" && !event.shiftKey && !composing && event.target.matches("#ask textarea")) {
-    event.preventDefault();
-    event.target.form.requestSubmit();
-  }
-  if (event.key === "Escape") {
-    document.querySelectorAll("details.edit[open]").forEach((menu) => menu.removeAttribute("open"));
+  } else if ($(`#answer [data-key="${CSS.escape(key)}"]`)) {
+    $(`#answer [data-key="${CSS.escape(key)}"]`).click();
+  } else if (target.closest("#answer") && key.length === 1 && key !== " " && field().select) {
+    field().focus(); // who types on has another question
+    field().select();
   }
 });
 
@@ -26,72 +75,319 @@ document.addEventListener("submit", (event) => {
   if (event.target.matches("[hx-post]")) event.preventDefault();
 });
 
-document.addEventListener("click", (event) => {
-  if (event.target.matches(".close")) {
-    event.target.closest(".message").remove();
-    if (event.detail === 0 && field()) field().focus(); // closed with the keyboard
+document.addEventListener("click", ({ target, detail }) => {
+  if (target.matches(".close")) {
+    target.closest(".message, dialog").tagName === "DIALOG" ? target.closest("dialog").close() : target.closest(".message").remove();
+    if (detail === 0 && field()) field().focus(); // closed with the keyboard
   }
-  document.querySelectorAll("details.edit[open]").forEach((menu) => {
-    if (!menu.contains(event.target)) menu.removeAttribute("open");
-  });
+  if (target.matches("[data-copy]")) {
+    navigator.clipboard.writeText($(target.dataset.copy).textContent);
+    target.textContent = "Copied";
+  }
 });
 
-document.addEventListener("change", (event) => {
-  // A dropped or chosen image is asked about at once.
-  if (event.target.matches("#ask input[type=file]")) event.target.form.requestSubmit();
+document.addEventListener("change", ({ target }) => {
+  // A dropped or chosen file is sent at once.
+  if (target.matches("#ask input[type=file], [data-at-once] input[type=file]")) target.form.requestSubmit();
+  else if (target.matches(".drop input")) $("strong", target.parentElement).textContent = target.files[0]?.name ?? "Drop a file here";
 });
+for (const [name, over] of [["dragover", true], ["dragleave", false], ["drop", false]]) {
+  document.addEventListener(name, ({ target }) => target.closest?.(".drop")?.classList.toggle("over", over));
+}
 
-// A class that was added leaves the fields empty for the next one.
-document.addEventListener("htmx:afterRequest", ({ detail }) => {
-  if (detail.successful && detail.elt.matches("#declare")) detail.elt.reset();
-});
+// ---------------------------------------------------------------- questions asked last
 
-// What had the focus may be disabled during a request, or replaced by the answer. The focus then
-// goes back to it, or to the first field of its card.
-let last = null;
-const remember = () => {
-  const active = document.activeElement;
-  if (!active || active === document.body) return;
-  const card = active.closest(".card") || document.querySelector("#search").closest(".card");
-  last = { active, home: card.querySelector("textarea, input:not([type=hidden])") };
+const MOST_RECENT = 20;
+const recent = {
+  load: () => JSON.parse(sessionStorage.getItem("recent") ?? "[]"),
+  add(text, answer) {
+    const kept = recent.load().filter((one) => one.text !== text);
+    sessionStorage.setItem("recent", JSON.stringify([{ text, answer }, ...kept].slice(0, MOST_RECENT)));
+  },
+  show() {
+    const section = $("#recent");
+    if (!section) return;
+    const items = recent.load().map(({ text, answer }) => {
+      const item = $("template", section).content.cloneNode(true);
+      $(".text", item).textContent = text;
+      $(".chip", item).textContent = answer;
+      $("button", item).addEventListener("click", () => askAgain(text));
+      return item;
+    });
+    section.hidden = !items.length;
+    $("ol", section).replaceChildren(...items);
+  },
 };
-document.addEventListener("htmx:beforeRequest", remember);
-document.addEventListener("htmx:beforeSwap", remember);
+const askAgain = (text) => {
+  field().value = text;
+  $("#ask").requestSubmit();
+};
+document.addEventListener("click", ({ target }) => {
+  if (target.id === "forget-recent") {
+    sessionStorage.removeItem("recent");
+    recent.show();
+  } else if (target.id === "hide-steps") {
+    localStorage.setItem("steps", "hidden");
+    $("#checklist").remove();
+  }
+});
+
+// ---------------------------------------------------------------- focus
+
+let asked = ""; // what the answer is for
+document.addEventListener("htmx:beforeRequest", ({ detail }) => {
+  if (detail.elt.id === "ask") asked = field().value;
+});
+const afterAnswer = (answer) => {
+  const box = $(".answer", answer);
+  if (!box || !field()) return;
+  if (field().select && asked) {
+    recent.add(asked, box.dataset.state === "new" ? "new to me" : box.dataset.name);
+    recent.show();
+    sessionStorage.setItem("asked", asked);
+  }
+  if (field().value !== asked) return; // the next question is being typed
+  const first = $(".primary, .picker[open] input:not([type=hidden])", box);
+  if (first && !("settled" in box.dataset)) first.focus();
+  else {
+    field().focus();
+    if (field().select) field().select();
+  }
+};
+document.addEventListener("htmx:afterSwap", ({ detail }) => {
+  if (detail.target.id === "answer") afterAnswer(detail.target);
+});
+document.addEventListener("click", (event) => {
+  const picker = event.target.closest("summary.button")?.parentElement;
+  if (!picker || picker.open) return;
+  event.preventDefault(); // the browser would open it a moment later, and miss what is typed
+  picker.open = true;
+  $("input:not([type=hidden])", picker).focus();
+});
+// What was undone was the answer's lesson: ask again.
+document.addEventListener("undone", () => {
+  if ($("#answer .answer") && field().value === asked) $("#ask").requestSubmit();
+});
+
+// What had the focus may be replaced. The focus then goes to the same thing, or near it.
+let last = null;
+document.addEventListener("htmx:beforeSwap", () => {
+  const active = document.activeElement;
+  if (active && active !== document.body) last = { active, id: active.id, home: active.closest("form, section, dialog") };
+});
 document.addEventListener("htmx:afterSettle", () => {
   if (!last || document.activeElement !== document.body) return;
-  (last.active.isConnected && !last.active.disabled ? last.active : last.home).focus();
+  const same = last.active.isConnected ? last.active : last.id && $(`#${CSS.escape(last.id)}`);
+  const near = last.home?.isConnected && $("button, input:not([type=hidden]), a", last.home);
+  (same && !same.disabled ? same : near || field() || $("#main")).focus();
 });
 
-// What an action leads to takes the place of what the last one led to, wherever that stands.
-const clearNotes = () => {
-  const notes = "#messages > *, #answer .done, #progress .done, #progress .error";
-  document.querySelectorAll(notes).forEach((note) => note.remove());
-};
-document.addEventListener("htmx:beforeSwap", ({ detail }) => {
-  if (["messages", "answer", "progress"].includes(detail.target.id)) clearNotes();
-});
+// ---------------------------------------------------------------- messages, waiting, offline
 
-// Errors: a message that the page rendered is shown as it is, anything else is wrapped in one.
-const errorMessage = (text) => {
-  const message = document.createElement("div");
-  message.className = "message error";
-  message.append(document.createElement("span"), document.createElement("button"));
-  message.firstChild.textContent = text;
-  message.lastChild.className = "quiet close";
-  message.lastChild.ariaLabel = "Close";
-  message.lastChild.textContent = "×";
-  return message;
+const message = (text, kind = "error") => {
+  const box = document.createElement("div");
+  box.className = `message ${kind}`;
+  box.append(document.createElement("span"), document.createElement("button"));
+  box.firstChild.textContent = text;
+  Object.assign(box.lastChild, { type: "button", className: "quiet close", ariaLabel: "Close", textContent: "×" });
+  return box;
 };
 
-document.addEventListener("htmx:beforeSwap", ({ detail }) => {
-  if (!detail.isError || detail.serverResponse.includes('class="message')) return;
-  // Not from the service: a proxy's page is not shown.
-  const text = `The service responded with status ${detail.xhr.status}. Try again.`;
-  detail.serverResponse = errorMessage(text).outerHTML;
+const isAction = (elt) => !elt.matches("#header, #checklist, [hx-trigger]");
+const clearProblems = () => {
+  $("#messages")?.replaceChildren();
+  $$(".problem").forEach((one) => one.replaceChildren());
+  $$("[aria-invalid]").forEach((one) => one.removeAttribute("aria-invalid"));
+};
+
+let waiting = [];
+const stopWaiting = () => {
+  waiting.forEach(clearTimeout);
+  waiting = [];
+  document.body.classList.remove("waiting");
+  $("#messages .still")?.remove();
+};
+document.addEventListener("htmx:beforeRequest", ({ detail }) => {
+  if (!isAction(detail.elt)) return;
+  clearProblems();
+  stopWaiting();
+  waiting = [
+    setTimeout(() => document.body.classList.add("waiting"), 400),
+    setTimeout(() => $("#messages").replaceChildren(message("Still working…", "still")), 5000),
+  ];
+});
+document.addEventListener("htmx:afterRequest", ({ detail }) => {
+  if (isAction(detail.elt)) stopWaiting();
+  if (detail.successful && detail.elt.matches("[data-reset]")) detail.elt.reset();
 });
 
-document.addEventListener("htmx:sendError", () => {
-  const text = "The service can't be reached. Try again.";
-  clearNotes();
-  document.querySelector("#messages").replaceChildren(errorMessage(text));
+// An error stands beside the form that it comes from. What the page did not render is not shown.
+document.addEventListener("htmx:beforeSwap", ({ detail }) => {
+  if (!detail.isError) return;
+  const parsed = new DOMParser().parseFromString(detail.serverResponse, "text/html");
+  const said = $(".message > span", parsed)?.textContent;
+  const text = said ?? `The service responded with status ${detail.xhr.status}. Try again.`;
+  const form = detail.requestConfig.elt.closest("form");
+  const place = form && $(".problem", form);
+  detail.shouldSwap = false;
+  if (place) {
+    place.textContent = text;
+    const wrong = $("input:not([type=hidden],[type=file],[type=checkbox]), textarea", form);
+    if (wrong && wrong.offsetParent) {
+      wrong.setAttribute("aria-invalid", "true");
+      wrong.focus();
+    }
+  } else $("#messages").replaceChildren(message(text));
+});
+
+let retry = null;
+const isThere = async () => Boolean(await fetch("/v1/health", { cache: "no-store" }).catch(() => null));
+const offline = () => {
+  if (retry || !$("#offline")) return;
+  $("#offline").hidden = false;
+  retry = setInterval(async () => {
+    if (!(await isThere())) return;
+    clearInterval(retry);
+    retry = null;
+    $("#offline").hidden = true;
+    htmx.trigger(document.body, "model-changed");
+    listen();
+  }, 2000);
+};
+document.addEventListener("htmx:sendError", offline);
+
+// ---------------------------------------------------------------- other tabs
+
+let events = null;
+const listen = () => {
+  events?.close();
+  events = null;
+  if (document.hidden || !$("#header")) return; // a browser has few connections to share
+  events = new EventSource("/page/events");
+  events.addEventListener("change", ({ data }) => {
+    const main = $("#main");
+    const version = String(JSON.parse(data).version);
+    if (main.dataset.version === version) return;
+    main.dataset.version = version;
+    htmx.trigger(document.body, "model-changed");
+  });
+  events.addEventListener("error", async () => {
+    if (events?.readyState !== EventSource.CLOSED && (await isThere())) return; // it tries again
+    if (await isThere()) setTimeout(listen, 10_000);
+    else offline();
+  });
+};
+document.addEventListener("visibilitychange", listen);
+document.addEventListener("htmx:afterOnLoad", ({ detail }) => {
+  const version = detail.xhr.getResponseHeader("X-Model-Version");
+  if (version && $("#main")) $("#main").dataset.version = version;
+});
+
+document.addEventListener("DOMContentLoaded", () => {
+  if (localStorage.getItem("steps")) $("#checklist")?.remove();
+  recent.show();
+  listen();
+});
+// A reload shows the last answer again.
+window.addEventListener("load", () => {
+  const before = sessionStorage.getItem("asked");
+  if (before && $("#ask textarea") && performance.getEntriesByType("navigation")[0]?.type === "reload") askAgain(before);
+});
+
+// ---------------------------------------------------------------- drawer, API
+
+document.addEventListener("htmx:afterSwap", ({ detail }) => {
+  const drawer = $("#drawer");
+  if (detail.target !== drawer || drawer.open) return;
+  drawer.showModal();
+});
+document.addEventListener("finished", () => $("#drawer")?.close());
+document.addEventListener("click", ({ target }) => {
+  if (target.id === "drawer") target.close(); // beside it
+});
+
+document.addEventListener("submit", async (event) => {
+  const form = event.target;
+  if (!form.matches(".try-call")) return;
+  event.preventDefault();
+  const values = Object.fromEntries(new FormData(form));
+  const { body } = values;
+  delete values.body;
+  const query = new URLSearchParams(Object.entries(values).filter(([, value]) => value));
+  const key = $("#api-key")?.value;
+  const shown = $("pre", form);
+  shown.hidden = false;
+  shown.textContent = "…";
+  const response = await fetch(`${form.dataset.path}?${query}`, {
+    method: form.dataset.method,
+    body,
+    headers: { "Content-Type": "application/json", ...(key ? { Authorization: `Bearer ${key}` } : {}) },
+  }).catch(() => null);
+  if (!response) return offline();
+  const text = await response.text();
+  try {
+    shown.textContent = `${response.status}\n${JSON.stringify(JSON.parse(text), null, 2)}`;
+  } catch {
+    shown.textContent = `${response.status}\n${text}`;
+  }
+});
+
+// ---------------------------------------------------------------- the map
+
+const map = { zoom: 1, x: 0, y: 0, names: 1, drag: null };
+const box = () => {
+  const [, , width, height] = ($("#picture").dataset.full ??= $("#picture").getAttribute("viewBox")).split(" ").map(Number);
+  return { width, height };
+};
+const drawMap = async () => {
+  const picture = $("#picture");
+  const { width, height } = box();
+  const [w, h] = [width / map.zoom, height / map.zoom];
+  map.x = Math.min(Math.max(map.x, 0), width - w);
+  map.y = Math.min(Math.max(map.y, 0), height - h);
+  picture.setAttribute("viewBox", `${map.x} ${map.y} ${w} ${h}`);
+  $$("circle", picture).forEach((dot) => dot.setAttribute("r", dot.dataset.radius / map.zoom ** 0.7));
+  const level = 2 ** Math.floor(Math.log2(map.zoom) + 0.01);
+  if (level === map.names) return;
+  map.names = level;
+  const answer = await fetch(`/page/map/names?zoom=${level}`).catch(() => null);
+  if (!answer?.ok || level !== map.names) return;
+  const parsed = new DOMParser().parseFromString(`<svg>${await answer.text()}</svg>`, "text/html");
+  $("#names").replaceWith(document.importNode($("#names", parsed), true));
+};
+const zoomTo = (zoom, atX = 0.5, atY = 0.5) => {
+  const { width, height } = box();
+  const next = Math.min(Math.max(zoom, 1), 16);
+  map.x += (width / map.zoom - width / next) * atX;
+  map.y += (height / map.zoom - height / next) * atY;
+  map.zoom = next;
+  drawMap();
+};
+document.addEventListener("click", ({ target }) => {
+  if (!target.dataset?.zoom) return;
+  zoomTo(Number(target.dataset.zoom) ? map.zoom * target.dataset.zoom : 1);
+});
+document.addEventListener("wheel", (event) => {
+  const picture = event.target.closest?.("#picture");
+  if (!picture) return;
+  event.preventDefault();
+  const { left, top, width, height } = picture.getBoundingClientRect();
+  zoomTo(map.zoom * 2 ** (-event.deltaY / 300), (event.clientX - left) / width, (event.clientY - top) / height);
+}, { passive: false });
+document.addEventListener("pointerdown", (event) => {
+  if (event.target.closest?.("#picture")) map.drag = { x: event.clientX, y: event.clientY };
+});
+document.addEventListener("pointermove", (event) => {
+  if (!map.drag || map.zoom === 1) return;
+  const scale = box().width / map.zoom / $("#picture").getBoundingClientRect().width;
+  map.x -= (event.clientX - map.drag.x) * scale;
+  map.y -= (event.clientY - map.drag.y) * scale;
+  map.drag = { x: event.clientX, y: event.clientY };
+  drawMap();
+});
+document.addEventListener("pointerup", () => (map.drag = null));
+document.addEventListener("htmx:afterSettle", ({ detail }) => {
+  if (detail.elt.id !== "map" || map.zoom === 1) return;
+  map.names = 0; // the map is new, and stays where it was
+  drawMap();
 });

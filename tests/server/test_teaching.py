@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from klda.learner import Learner
+from klda.server.page.teaching import Teaching
 from klda.server.service import Service
 from klda.server.settings import ServiceSettings
-from klda.server.uploads import CHUNK, Upload
 
 from .conftest import serving, wait_for
 
@@ -18,13 +16,14 @@ TABLE = [f"where is parcel number {i}?" for i in range(150)]
 
 def send(client, label="parcels"):
     rows = "text,label\n" + "\n".join(f"{text},{label}" for text in TABLE)
-    answer = client.post("/page/upload", data={"rows": rows})
-    assert answer.status_code == 200
-    return answer
+    where = client.post("/page/import", data={"rows": rows}).headers["HX-Redirect"]
+    number = where.removeprefix("/import/")
+    assert client.post(f"/page/import/{number}/teach").status_code == 200
+    return number
 
 
 def wait_until_taught(client):
-    wait_for(lambda: client.app.state.upload.task.done(), 60)
+    wait_for(lambda: all(one.task.done() for one in client.app.state.page.tables.values()), 60)
 
 
 def test_a_stop_waits_for_a_table(text_model):
@@ -48,20 +47,42 @@ def test_a_table_that_is_sent_again_counts_once(text_model):
 
 
 def test_a_table_that_is_cut_off_is_completed_when_it_is_sent_again(text_model, monkeypatch):
+    monkeypatch.setattr("klda.server.page.teaching.PART", 64)
     service = Service(ServiceSettings(model=text_model))
     labels = ["parcels"] * len(TABLE)
-    real, calls = service.learn, []
 
-    async def learn(*args):
-        calls.append(args)
-        if len(calls) == 2:
-            raise asyncio.CancelledError
-        return await real(*args)
+    async def cut_off():
+        table = Teaching(service, "table", TABLE, labels)
+        real = service.learn_rows
 
-    monkeypatch.setattr(service, "learn", learn)
-    with pytest.raises(asyncio.CancelledError):
-        asyncio.run(Upload(TABLE, labels, service).teach())
-    assert service.snapshot.counts["parcels"] == CHUNK
-    asyncio.run(Upload(TABLE, labels, service).teach())
+        async def learn_rows(*args):
+            done = await real(*args)
+            table.cancel()
+            return done
+
+        monkeypatch.setattr(service, "learn_rows", learn_rows)
+        table.begin()
+        await table.task
+        monkeypatch.setattr(service, "learn_rows", real)
+        return table
+
+    table = asyncio.run(cut_off())
+    assert (table.taught, service.snapshot.counts["parcels"]) == (64, 64)
+    asyncio.run(Teaching(service, "table", TABLE, labels).teach())
     assert service.snapshot.counts["parcels"] == len(TABLE)
+    service.stop()
+
+
+def test_cancel_while_encoding_teaches_nothing(text_model):
+    async def cancelled(service):
+        table = Teaching(service, "table", TABLE, ["parcels"] * len(TABLE))
+        table.begin()
+        table.cancel()
+        await table.task
+        return table
+
+    service = Service(ServiceSettings(model=text_model))
+    table = asyncio.run(cancelled(service))
+    assert (table.taught, table.error) == (0, "")
+    assert "parcels" not in service.snapshot.counts
     service.stop()
