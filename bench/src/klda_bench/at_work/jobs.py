@@ -23,7 +23,7 @@ import numpy as np
 from klda.errors import KldaError, MissingDependencyError
 from klda_bench import data, environment
 from klda_bench.at_work.programs import PROGRAMS
-from klda_bench.results import Results, Row, key_of, program
+from klda_bench.results import PROGRAM, Results, Row, key_of
 from klda_bench.runs.metrics import accuracy
 from klda_bench.runs.protocol import split_classes
 from klda_bench.shots.tasks import KINDS, Shots
@@ -57,7 +57,7 @@ def settings(job: str, name: str, folder: str | None) -> Row:
     """Return all that determines the accuracies: what ours are changes with the program."""
     known, package = JOBS[job], PROGRAMS[name].package
     try:
-        version = program() if package == "klda" else importlib.metadata.version(package)
+        version = PROGRAM if package == "klda" else importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError as error:
         raise MissingDependencyError(
             f"programs={name!r} needs the package {package!r}, which is not installed. In a clone "
