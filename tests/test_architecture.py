@@ -18,6 +18,7 @@ ROOMS = [
     "encoders",
     "data",
     "storage",
+    "undo",
     "inspection",
     "export",
     "learner",

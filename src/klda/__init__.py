@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from klda.classifiers import KLDA, LDA, NCM, KLDAEnsemble
     from klda.encoders.vectorizer import Vectorizer
     from klda.learner import Learner
+    from klda.learner.text_classifier import TextClassifier
     from klda.server.client import Client
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "KLDAEnsemble",
     "KldaError",
     "Learner",
+    "TextClassifier",
     "Vectorizer",
     "__version__",
 ]
@@ -34,6 +36,7 @@ _MODULES = {
     "KLDAEnsemble": "klda.classifiers",
     "Client": "klda.server.client",
     "Learner": "klda.learner",
+    "TextClassifier": "klda.learner.text_classifier",
     "Vectorizer": "klda.encoders.vectorizer",
 }
 

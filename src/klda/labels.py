@@ -14,6 +14,8 @@ from klda.errors import KldaError
 
 Label = str | int
 CLOSE = 0.8  # similarity of names that are probably meant as one; 1 is the same
+ALIKE = 0.9  # similarity of names that look like one class written in two ways
+MOST_COMPARED = 50_000  # pairs of names; beyond, only spelling counts: case, underscores, spaces
 MAX_LABEL_LENGTH = 200  # characters; an array of labels gives each as many as the longest has
 # Ends a line, controls a terminal, gets lost in an array of NumPy, or can't be written as UTF-8.
 _NOT_VISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -158,3 +160,52 @@ def close_names(
     names = {spelt(name): name for name in classes}
     found = difflib.get_close_matches(spelt(label), names, n=most, cutoff=cutoff)
     return [names[name] for name in found]
+
+
+def similar_names(labels: Iterable[Label], classes: Collection[Label]) -> dict[Label, Label]:
+    """Return labels that look like a class written differently, each with that class.
+
+    Labels that are classes are left out, and so are names that differ in their digits. Of labels
+    that look like each other, the first counts as the class.
+    """
+    known = {spelt(name): name for name in classes if isinstance(name, str)}
+    new = [name for name in dict.fromkeys(labels) if isinstance(name, str) and name not in classes]
+    few = len(new) * (len(known) + len(new)) <= MOST_COMPARED
+    found: dict[Label, Label] = {}
+    for label in new:
+        name = spelt(label)
+        close = difflib.get_close_matches(name, known, n=3, cutoff=ALIKE) if few else ()
+        alike = [one for one in close if _digits(one) == _digits(name)]
+        if name in known:
+            found[label] = known[name]
+        elif alike:
+            found[label] = known[alike[0]]
+        else:
+            known[name] = label
+    return found
+
+
+def _digits(name: str) -> list[str]:
+    return re.findall(r"\d+", name)
+
+
+class CaseFolder:
+    """Writes labels as the classes that are known, where they differ in upper and lower case.
+
+    Of labels that are new, the first way to write them counts.
+    """
+
+    def __init__(self, classes: Iterable[Label]) -> None:
+        self._known = {str(name).casefold(): name for name in classes}
+
+    def __call__(self, labels: Iterable[Label]) -> list[Label]:
+        """Return labels as they are to be learned."""
+        return [
+            self._known.setdefault(label.casefold(), label) if isinstance(label, str) else label
+            for label in map(as_python, labels)
+        ]
+
+
+def closest(label: Label, classes: Collection[Label], cutoff: float = CLOSE) -> Label | None:
+    """Return the class whose name is most like a label; None if none is much like it."""
+    return next(iter(close_names(label, classes, cutoff=cutoff)), None)

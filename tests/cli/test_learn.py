@@ -103,17 +103,32 @@ def write_texts(path, labels):
     return path
 
 
-def test_classes_that_differ_only_in_case_or_spaces_are_named(cli, tmp_path):
-    model, options = tmp_path / "m", ("--components", 50)
-    first = write_texts(tmp_path / "a.csv", ["Refund", "refund", "REFUND", "card  lost", "other"])
+def test_new_classes_that_are_probably_others_are_named(cli, tmp_path):
+    model, options = tmp_path / "m", ("--components", 50, "--foundation", "ngrams")
+    first = write_texts(tmp_path / "a.csv", ["Refund", "refund", "card_arrival", "other"])
     said = words(cli("learn", first, "--model", model, *options))
-    assert "'REFUND', 'Refund', 'refund' differ only in case or spaces" in said
-    assert "other" not in said
-    more = write_texts(tmp_path / "b.csv", ["refund", "Card lost"])
-    said = cli("learn", more, "--model", model).stderr
-    assert "'Card lost', 'card  lost' differ only in case or spaces" in said
-    assert "REFUND" not in said  # said before
+    assert "'refund' is a new class. Did you mean 'Refund'?" in said
+    assert "'other'" not in said
+    more = write_texts(tmp_path / "b.csv", ["refund", "card arival", "cards"])
+    said = words(cli("learn", more, "--model", model))
+    assert "'card arival' is a new class. Did you mean 'card_arrival'?" in said
+    assert f"klda rename 'card arival' card_arrival --merge --model {model}" in said
+    assert "Refund" not in said  # said before
+    assert "'cards'" not in said
     assert len(Learner.load(model).classes) == 6
+
+
+def test_ignore_case(cli, tmp_path):
+    model = tmp_path / "m"
+    options = ("--model", model, "--ignore-case")
+    first = write_texts(tmp_path / "a.csv", ["Refund", "refund", "REFUND", "other"])
+    cli("learn", first, *options, "--components", 50, "--foundation", "ngrams")
+    assert Learner.load(model).classes == {"refund": 3, "other": 1}
+    cli("rename", "other", "Other", "--model", model)
+    more = write_texts(tmp_path / "b.csv", ["OTHER", "Refund"])
+    cli("learn", more, *options)
+    assert Learner.load(model).classes == {"refund": 4, "Other": 2}
+    assert cli.json("evaluate", more, *options)["never_learned"] == []
 
 
 def test_learning_the_same_file_or_a_copy_of_it_again_is_said(cli, rows, tmp_path):

@@ -85,3 +85,12 @@ def test_what_is_asked_for_counts():
     }.items():
         with pytest.raises(TableError, match=message):
             found(content, **layout._asdict())
+
+
+def test_numbers_of_rows_are_no_labels():
+    rows = [f"where is my card number {i}?" for i in range(6)]
+    numbered = "\n".join(["id,message", *(f"{i},{text}" for i, text in enumerate(rows))])
+    with pytest.raises(TableError, match="can't tell which column holds the label"):
+        found(numbered)
+    kinds = "\n".join(["kind,message", *(f"{i % 2},{text}" for i, text in enumerate(rows))])
+    assert found(kinds)[:2] == ("message", "kind")

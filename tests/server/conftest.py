@@ -233,9 +233,9 @@ def client(features_model: Path) -> Iterator[TestClient]:
 
 
 @contextmanager
-def listening(folder: Path, limits=(), **changes) -> Iterator[str]:
+def listening(folder: Path, limits=(), on_port=0, **changes) -> Iterator[str]:
     """The real application behind Uvicorn on a free port of loopback."""
-    listener = listen("127.0.0.1", 0)
+    listener = listen("127.0.0.1", on_port)
     with running(folder, **changes) as service:
         server = uvicorn_server(create_app(service), service.watchers.close, **dict(limits))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

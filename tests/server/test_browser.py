@@ -349,6 +349,60 @@ def test_a_long_name_stays_in_the_page(address, open_page, width):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+# ------------------------------------------------------------------ inbox, quality
+
+
+def test_the_inbox_is_sorted_with_the_keyboard_alone(address, open_page):
+    page = open_page(address, "inbox")
+    page.locator("#inbox-texts").focus()
+    page.keyboard.insert_text(
+        "please send money to my sister\nplease send money to my brother\n"
+        "the printer on the second floor is jammed\nmy parrot has learned to whistle\n"
+    )
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("#inbox")).to_contain_text("0 of 4 sorted")
+    expect(page.locator("#sort")).to_be_visible()
+    expect(page.locator("#inbox")).not_to_contain_text("Reading")
+
+    quote, figures = page.locator("#sort blockquote"), page.locator("#figures")
+    first = quote.inner_text()
+    page.keyboard.press("s")
+    expect(quote).not_to_have_text(first)
+    page.keyboard.press("u")
+    expect(quote).to_have_text(first)
+    page.keyboard.press("n")
+    page.keyboard.type("something else")
+    page.keyboard.press("Enter")
+    expect(figures).to_contain_text("7 classes, 97 examples")
+    expect(page.locator("#inbox")).to_contain_text("1 of 4 sorted")
+    page.keyboard.press("2")
+    expect(figures).to_contain_text("98 examples")
+    page.keyboard.press("1")
+    expect(figures).to_contain_text("99 examples")
+    page.keyboard.press("1")
+    expect(page.locator("#inbox")).to_contain_text("All sorted")
+    expect(figures).to_contain_text("100 examples")
+
+
+def test_quality_says_what_to_do_next_and_tests_a_file(address, open_page, tmp_path):
+    with Client(address) as client:
+        client.declare("printer_jam")
+    page = open_page(address, "quality")
+    expect(page.locator(".big")).to_contain_text("%")
+    page.locator(".todo li", has_text="printer jam").locator("button").click()
+    page.fill("#drawer #texts", "the printer is jammed\npaper is stuck in the printer")
+    page.click("#drawer >> text=Teach these")
+    says(page, "Taught 2 examples of “printer jam”.")
+    table = tmp_path / "test.csv"
+    table.write_text("text,label\nthe printer has a jam,printer_jam\nhello,nobody\n")
+    page.set_input_files("#test-file", table)
+    result = page.locator("#result")
+    expect(result).to_contain_text("1 label is unknown to this model")
+    expect(result).to_contain_text("50.0%")
+
+
 # ------------------------------------------------------------------ import, first visit, connect
 
 
@@ -460,3 +514,101 @@ def test_a_second_tab_follows(address, open_page):
     says(first, "A new class.")
     expect(second.locator(".classes tbody tr")).to_have_count(7)
     expect(second.locator("#figures")).to_contain_text("7 classes, 97 examples")
+
+
+def test_a_service_that_stops_and_comes_back(text_model, browser):
+    context = browser.new_context()  # its console does complain
+    page = context.new_page()
+    page.set_default_timeout(SECONDS)
+    with listening(text_model) as address:
+        page.goto(address + "classes")
+        expect(page.locator(".classes tbody tr")).to_have_count(6)
+    expect(page.locator("#offline")).to_be_visible()
+    port = int(address.rstrip("/").rpartition(":")[2])
+    with listening(text_model, on_port=port) as address:
+        with Client(address) as client:
+            client.learn(["hello there"], ["greeting"])
+        expect(page.locator("#offline")).to_be_hidden()
+        expect(page.locator(".classes tbody tr")).to_have_count(7)
+        page.fill("#name", "order lunch")
+        page.press("#name", "Enter")
+        says(page, "Added “order lunch”.")
+        context.close()
+
+
+def test_slow_work_shows(address, open_page):
+    page = open_page(address)
+    held = []
+    page.route("**/page/ask", lambda route: held.append(route))
+    page.fill("#value", "where is my parcel")
+    page.press("#value", "Enter")
+    page.wait_for_timeout(200)
+    expect(page.locator("body")).not_to_have_class("waiting")
+    expect(page.locator("body")).to_have_class("waiting")
+    expect(page.locator("#messages")).to_contain_text("Still working…")
+    held[0].continue_()
+    expect(page.locator("#answer .verdict")).to_be_visible()
+    expect(page.locator("body")).not_to_have_class("waiting")
+    expect(page.locator("#messages")).to_be_empty()
+
+
+# ------------------------------------------------------------------ looks
+
+SCREENS = (
+    *("", "inbox", "classes", "classes/map", "quality", "history", "connect"),
+    *("docs", "import"),
+)
+
+
+@pytest.fixture(scope="module")
+def sizes(tmp_path_factory, text_origin):
+    """Addresses of services with 0, 3 and 150 classes."""
+    folder = tmp_path_factory.mktemp("sizes")
+    names = [f"class_number_{i}" for i in range(150)]
+    with (
+        listening(folder / "0", new="ngrams") as none,
+        listening(folder / "3", new="ngrams") as few,
+        listening(folder / "150", new="ngrams") as many,
+    ):
+        for address, some in ((few, names[:3]), (many, names)):
+            with Client(address) as client:
+                texts = [f"this is {name} and its example {i}" for name in some for i in range(3)]
+                client.learn(texts, [name for name in some for _ in range(3)])
+        yield {0: none, 3: few, 150: many}
+
+
+@pytest.mark.parametrize("n_classes", [0, 3, 150])
+@pytest.mark.parametrize(
+    "width, scheme", [(1440, "light"), (1440, "dark"), (375, "light"), (375, "dark")]
+)
+def test_every_screen_is_accessible(sizes, open_page, n_classes, width, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="runs axe-core").Axe()
+    address = sizes[n_classes]
+    viewport = {"width": width, "height": 900}
+    page = open_page(address, viewport=viewport, color_scheme=scheme, bypass_csp=True)
+    for path in SCREENS:
+        page.goto(address + path)
+        if path == "" and n_classes:
+            ask(page, "this is class number 1 and its example")
+            page.focus("details.why summary")
+            page.keyboard.press("Enter")
+            page.wait_for_selector(".words, .rivals, .why .muted")
+        check(axe, page, path)
+        if path == "classes" and n_classes:
+            page.locator(".classes .link").first.click()
+            page.wait_for_selector("#drawer[open]")
+            check(axe, page, f"{path} drawer")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        assert page.evaluate(TAB_STOPS) <= 80, path
+
+
+def check(axe, page, where):
+    found = axe.run(page).response["violations"]
+    assert not found, [
+        (where, one["id"], [node["target"] for node in one["nodes"]][:3]) for one in found
+    ]
+
+
+TAB_STOPS = """() => [
+  ...document.querySelectorAll("a[href], button, input, select, textarea, summary")
+].filter((node) => node.tabIndex >= 0 && !node.disabled && node.offsetParent).length"""

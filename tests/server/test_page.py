@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 
@@ -8,13 +9,18 @@ from klda import KLDA
 from klda.data import Layout
 from klda.errors import KldaError
 from klda.learner import Learner
+from klda.server.changes import Tally
 from klda.server.inputs import rows_of_file
 from klda.server.page.ask import picked
+from klda.server.page.quality import chart
 
 from .conftest import ASK, CENTRES, KEYS, TEACH, rows, samples, serving, unlike_anything, wait_for
 
 EVIL = "<img src=x onerror=alert(1)>"
-SCREENS = ("/", "/classes", "/classes/map", "/history", "/connect", "/docs", "/import")
+SCREENS = (
+    *("/", "/inbox", "/classes", "/classes/map", "/quality", "/history", "/connect"),
+    *("/docs", "/import"),
+)
 
 
 def numbers(label, seed=0):
@@ -56,7 +62,7 @@ def test_everything_shown_is_escaped(client):
     pages.append(client.post("/page/rename", data={"old": EVIL, "new": "x"}).text)
     for text in pages:
         assert "<img src=x" not in text
-    assert "&lt;img src=x" in pages[1]
+    assert "&lt;img src=x" in pages[SCREENS.index("/classes")]
 
 
 @pytest.mark.parametrize(
@@ -378,6 +384,70 @@ def test_a_file_without_rows_or_labels_says_so(text_model):
         assert "Choose a column" in shown.text
         gone = client.get("/import/0123")
         assert "Drop a file here" in gone.text
+
+
+# ------------------------------------------------------------------ quality
+
+
+def test_the_chart_is_as_good_as_the_batches_were():
+    """Which examples of a batch were right is not known: they are not drawn in that order."""
+    batches = [(64, 36), (74, 26), (63, 37), (82, 18)]
+    drawn = chart([Tally(*batch, 0) for batch in batches])
+    accuracies = [1 - float(point.split(",")[1]) / 40 for point in drawn["points"].split()]
+    assert 0.62 < min(accuracies) < 0.65
+    assert 0.81 < max(accuracies) < 0.83
+    assert accuracies[-1] == max(accuracies)
+    assert drawn["accuracy"] == pytest.approx(0.7075)
+
+
+def test_a_file_is_tested_and_nothing_is_taught(text_model):
+    with serving(text_model) as client:
+        before = classes(client)
+        assert client.get("/page/quality/errors.csv").status_code == 404
+        known = next(iter(before))
+        table = f"text,label\nbring me soup,lunch\nbring me a sandwich,lunch\n{known},{known}\n"
+        shown = client.post("/page/quality/test", files={"file": ("t.csv", table.encode())}).text
+        assert "1 label is unknown to this model" in shown
+        assert "33.3%" in shown
+        assert "right of 3 rows" in shown
+        errors = client.get("/page/quality/errors.csv").text.splitlines()
+        assert len(errors) == 3
+        table = table.replace("lunch", known)
+        shown = client.post("/page/quality/test", files={"file": ("u.csv", table.encode())}).text
+        assert "before, t.csv: 33.3% of 3 rows" in shown
+        assert classes(client) == before
+
+
+# ------------------------------------------------------------------ inbox
+
+
+def test_the_inbox_outlives_the_service_and_forgets_what_was_taught(text_model):
+    questions = ["where is my parcel", "send money to my sister", "play some jazz"]
+    with serving(text_model, undo_seconds=0.2) as client:
+        added = client.post(
+            "/page/inbox/add", data={"texts": "\n".join([*questions, "", *questions])}
+        )
+        assert added.headers["HX-Redirect"] == "/inbox"
+    with serving(text_model, undo_seconds=0.2) as client:
+        wait_for(lambda: "Reading" not in client.get("/page/inbox").text, 60)
+        shown = client.get("/inbox").text
+        assert "0 of 3 sorted" in shown
+        number = re.search(r'name="number" value="(\d+)"', shown.partition('id="sort"')[2])[1]
+        assert client.post("/page/inbox/skip", data={"number": number}).status_code == 200
+        assert "Brought back." in client.post("/page/inbox/undo").text
+        known = next(iter(classes(client)))
+        form = {"number": number, "chosen": known}
+        assert "1 of 3 sorted" in client.post("/page/inbox/teach", data=form).text
+        assert client.post("/page/inbox/teach", data=form).status_code == 404
+        time.sleep(0.3)  # now nothing undoes it, and its text is erased with the next one
+        shown = client.get("/page/inbox").text
+        number = re.search(r'name="number" value="(\d+)"', shown.partition('id="sort"')[2])[1]
+        form = {"number": number, "label": "music"}
+        client.post("/page/inbox/teach", data=form)
+        assert classes(client)["music"] == 1
+        client.post("/page/inbox/remove")
+        assert "Nothing to sort" in client.get("/inbox").text
+    assert not any(text.encode() in (text_model / "inbox.db").read_bytes() for text in questions)
 
 
 # ------------------------------------------------------------------ the first visit

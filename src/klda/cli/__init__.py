@@ -7,6 +7,8 @@ interrupted.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 def main() -> None:
     """Run the command line."""
@@ -16,7 +18,11 @@ def main() -> None:
     from klda.cli.app import app
     from klda.cli.console import say
 
-    warnings.showwarning = lambda message, *place: say(str(message))
+    def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
+        if category.__name__ != "SimilarClassWarning":  # commands say that with the command to use
+            say(str(message))
+
+    warnings.showwarning = show
     try:
         app(prog_name="klda")
     finally:

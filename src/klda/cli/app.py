@@ -41,6 +41,12 @@ class _PlainHelp:
                 param.get_usage_pieces = lambda ctx, usage=usage: usage
         return params
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from typer import rich_utils  # loaded for a help alone
+
+        rich_utils.RANGE_STRING = ""  # an error says what a number may be
+        super().format_help(ctx, formatter)  # type: ignore[misc]
+
 
 class ReportingGroup(_PlainHelp, TyperGroup):
     """A group of commands, of klda or of another package, whose errors become messages."""

@@ -12,9 +12,10 @@ import typer
 
 from klda.cli import options, reading
 from klda.cli.console import counted, interrupts_ignored, knowledge, report
-from klda.cli.opening import changed, closest, known_class, make_learner
+from klda.cli.opening import changed, known_class, make_learner, note_similar
 from klda.cli.options import option
 from klda.errors import KldaError
+from klda.labels import closest
 
 if TYPE_CHECKING:
     from klda.labels import Label
@@ -68,6 +69,7 @@ def declare(
         wanted = _described(classes, before)
         learner.declare(wanted)
     new = [label for label in wanted if label not in before]
+    note_similar(new, before, model)
     n_classes, samples = len(learner.classes), learner.samples
     done = {"declared": wanted, "new_classes": new, "classes": n_classes, "samples": samples}
     report(
@@ -120,6 +122,7 @@ def forget(
     label_column: options.LabelColumn = None,
     header: options.Header = None,
     encoding: options.Encoding = None,
+    ignore_case: options.IgnoreCase = False,
     skip_bad: options.SkipBad = False,
     device: options.Device = "auto",
     batch_size: options.BatchSize = None,
@@ -152,7 +155,7 @@ def forget(
         raise typer.BadParameter("Name classes to forget, a file of --rows, or samples by --ids.")
     if partly and rows is None:
         raise typer.BadParameter("--partly goes with --rows.")
-    layout = options.layout(text_column, label_column, header, encoding)
+    layout = options.layout(text_column, label_column, header, encoding, ignore_case)
     with changed(model, wait, options.of(context, options.ENCODER)) as learner:
         before, holding = learner.classes, not learner.leaves_trace
         names = [known_class(label, before) for label in labels or ()]

@@ -13,9 +13,9 @@ from rich.text import Text
 from klda.cli import options, reading
 from klda.cli.answers import write_rows, wrong_rows
 from klda.cli.console import counted, print_json, print_parts, say, table, visible
-from klda.cli.opening import closest
 from klda.cli.options import option
 from klda.errors import KldaError
+from klda.labels import closest
 
 if TYPE_CHECKING:
     from klda.inspection.evaluation import Evaluation
@@ -33,6 +33,7 @@ def evaluate(
     label_column: options.LabelColumn = None,
     header: options.Header = None,
     encoding: options.Encoding = None,
+    ignore_case: options.IgnoreCase = False,
     skip_bad: options.SkipBad = False,
     confusion: Annotated[
         Path | None, option("Draw the confusion matrix here (.png, .svg, .pdf).", metavar="FILE")
@@ -73,7 +74,7 @@ def evaluate(
     from klda.inspection import plots
     from klda.learner import Learner
 
-    layout = options.layout(text_column, label_column, header, encoding)
+    layout = options.layout(text_column, label_column, header, encoding, ignore_case)
     for name, path in (("--confusion", confusion), ("--reliability", reliability)):
         if path is not None:
             plots.check_file(name, path)

@@ -80,6 +80,7 @@ def check(
     label_column: options.LabelColumn = None,
     header: options.Header = None,
     encoding: options.Encoding = None,
+    ignore_case: options.IgnoreCase = False,
     skip_bad: options.SkipBad = False,
     foundation: options.Foundation = None,
     device: options.Device = "auto",
@@ -100,7 +101,10 @@ def check(
     **klda check** new.csv **--model** bot/ **--output** suspects.xlsx
     """
     learner, tables = _opened(
-        context, files, model, options.layout(text_column, label_column, header, encoding)
+        context,
+        files,
+        model,
+        options.layout(text_column, label_column, header, encoding, ignore_case),
     )
     found = _Gathered.of(learner, tables, "Checking", labels=True, skip_bad=skip_bad)
     suspects = learner.suspects_rows(_stacked(found.rows), found.labels)

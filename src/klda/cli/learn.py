@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,7 @@ import typer
 from klda.cli import options, reading
 from klda.cli.checking import CheckedChange, check_refusal
 from klda.cli.console import counted, interrupts_ignored, knowledge, report, say
-from klda.cli.opening import check_unused, make_learner, open_existing
+from klda.cli.opening import check_unused, make_learner, note_similar, open_existing
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from klda.learner import Learner
     from klda.learner.resume import ResumableLearn
 
-MOST_HINTS = 5
 SAMPLE = 200  # texts that show their language and length
 MOST_CHARACTERS = 6  # of a token: a text that has more is cut off, in any language
 NEW = (
@@ -48,6 +47,7 @@ def learn(
     label_column: options.LabelColumn = None,
     header: options.Header = None,
     encoding: options.Encoding = None,
+    ignore_case: options.IgnoreCase = False,
     skip_bad: options.SkipBad = False,
     foundation: options.Foundation = None,
     layers: options.Layers = None,
@@ -111,7 +111,7 @@ def learn(
     from klda.learner.resume import ResumableLearn
     from klda.storage import folder
 
-    layout = options.layout(text_column, label_column, header, encoding)
+    layout = options.layout(text_column, label_column, header, encoding, ignore_case)
     check_refusal(check, refuse_worse)
     if server is not None:
         options.refuse(
@@ -121,7 +121,7 @@ def learn(
         return
     if model is None:
         raise typer.BadParameter("Give a model folder (--model) or a service (--server).")
-    options.check_cluster(context, "header", "encoding", "skip_bad", "resume")
+    options.check_cluster(context, "header", "encoding", "ignore_case", "skip_bad", "resume")
     if resume and restart:
         raise typer.BadParameter("--resume continues what --restart discards: give one of them.")
     # Taken by their names: they go on as they are.
@@ -311,8 +311,7 @@ def _report(
     from klda.data.notes import label_notes
 
     new = [label for label in after if label not in before]
-    for names in _spellings(new, after):
-        say(f"{', '.join(names)} differ only in case or spaces and are different classes.")
+    note_similar(new, before, model)
     for note in label_notes({label: after[label] for label in new}):
         say(note)
     classes, samples = len(after), sum(after.values())
@@ -324,13 +323,3 @@ def _report(
         f"Learned {counted(learned, 'sample')}, {counted(len(new), 'new class')}, in "
         f"{seconds:.1f} s. {model} now knows {knowledge(classes, samples)}.",
     )
-
-
-def _spellings(new: list[Any], classes: Iterable[Any]) -> list[list[str]]:
-    """Return the names of classes, at least one of them new, that are probably meant as one."""
-    groups: dict[str, list[Any]] = {}
-    for label in classes:
-        groups.setdefault(" ".join(str(label).split()).casefold(), []).append(label)
-    fresh = set(new)
-    alike = [group for group in groups.values() if len(group) > 1 and not fresh.isdisjoint(group)]
-    return [list(map(repr, group)) for group in alike[:MOST_HINTS]]

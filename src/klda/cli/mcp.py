@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from klda.cli import options
-from klda.cli.opening import closest
 from klda.cli.options import option
 from klda.errors import KldaError, require
+from klda.labels import closest
 
 BUSY = 30.0  # seconds that a change waits for another writer of the folder
 ABOUT = (
@@ -49,6 +49,8 @@ def mcp(
     """
     if (model is None) == (server is None):
         raise typer.BadParameter("Give either --model or --server.")
+    if new is not None and model is None:
+        raise typer.BadParameter("--new goes with --model.")
     require("mcp", "mcp")
     place: Any = _Folder(model, new) if model is not None else _Service(str(server), key)
     make_server(place, read_only=read_only).run("stdio")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,11 +13,13 @@ import typer
 
 from klda.cli.console import interrupts_ignored, say
 from klda.errors import KldaError
+from klda.labels import closest, similar_names
 
 if TYPE_CHECKING:
     from klda.labels import Label
     from klda.learner import Learner
 
+MOST_HINTS = 5  # new classes that look like others, in messages
 # Options for a new model that are parameters of its classifier.
 PARAMETERS = {
     "components": "n_components",
@@ -126,6 +129,15 @@ def open_existing(model: Path, foundation: str | None, encoder: Mapping[str, Any
         ) from error
 
 
+def note_similar(new: Collection[Label], before: Collection[Label], model: str | Path) -> None:
+    """Point out new classes that look like others, with the command that makes them one."""
+    for one, other in [*similar_names(new, before).items()][:MOST_HINTS]:
+        say(
+            f"{one!r} is a new class. Did you mean {other!r}? Then make them one: "
+            f"klda rename {shlex.quote(str(one))} {shlex.quote(str(other))} --merge --model {model}"
+        )
+
+
 def known_class(name: str, classes: Collection[Label]) -> Label:
     """Return the class that a user names; raise if there is none."""
     from klda.data import as_label
@@ -136,10 +148,3 @@ def known_class(name: str, classes: Collection[Label]) -> Label:
         meant = f" Did you mean {close!r}?" if close is not None else ""
         raise KldaError(f"There is no class {label!r} in this model.{meant}")
     return label
-
-
-def closest(label: Label, classes: Collection[Label]) -> Label | None:
-    """Return the class whose name is most like a label; None if none is much like it."""
-    from klda.labels import close_names
-
-    return next(iter(close_names(label, classes)), None)

@@ -83,6 +83,14 @@ Encoding = Annotated[
     str | None,
     option("Such as utf-8, utf-16 or windows-1252 (detected).", panel=FILE, metavar="NAME"),
 ]
+IgnoreCase = Annotated[
+    bool,
+    option(
+        "Labels that differ only in case are one class: a known one, or else in lower case.",
+        "--ignore-case",
+        panel=FILE,
+    ),
+]
 SkipBad = Annotated[
     bool,
     option(
@@ -96,13 +104,15 @@ def layout(
     label_column: str | None = None,
     header: bool | None = None,
     encoding: str | None = None,
+    ignore_case: bool = False,
 ) -> Layout:
     """Return what the options say of a file."""
     if label_column is not None and label_column in (text_column or ()):
         raise typer.BadParameter(
             f"--text-column and --label-column both name {label_column!r}: name two columns."
         )
-    return Layout(tuple(text_column or ()) or None, label_column, header, encoding)
+    inputs = tuple(text_column or ()) or None
+    return Layout(inputs, label_column, header, encoding, ignore_case)
 
 
 # How inputs are encoded: options of `klda.encoders.load`.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from klda.cli import options
 from klda.cli.console import say
 from klda.cli.options import option
@@ -17,9 +15,9 @@ KEYED_RATE = 100.0
 
 def serve(
     model: options.Model,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    host: Annotated[str, option("Address to listen on (127.0.0.1).")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, metavar="PORT", help="0 takes any free port.")
+        int, option("Port (8000); 0 takes any free one.", min=0, max=65535, metavar="PORT")
     ] = 8000,
     keys: Annotated[
         Path | None, option("File with one role (ask or teach) and key per line.", metavar="FILE")
@@ -28,9 +26,7 @@ def serve(
         str | None,
         option("Start a new model with this foundation model if there is none.", metavar="NAME"),
     ] = None,
-    workers: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Processes that encode inputs.")
-    ] = 1,
+    workers: Annotated[int, option("Processes that encode inputs (1).", min=1, metavar="N")] = 1,
     rate: Annotated[
         float | None,
         option(
@@ -40,13 +36,12 @@ def serve(
             metavar="RATE",
         ),
     ] = None,
-    max_body: Annotated[int, typer.Option(min=1, metavar="MIB", help="Largest request.")] = 16,
+    max_body: Annotated[int, option("Largest request, in MiB (16).", min=1, metavar="MIB")] = 16,
     max_batch: Annotated[
-        int,
-        typer.Option(min=1, metavar="N", help="Inputs of concurrent requests encoded together."),
+        int, option("Inputs of concurrent requests encoded together (64).", min=1, metavar="N")
     ] = 64,
     checkpoint_interval: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="Time between saves.")
+        float, option("Time between saves (30).", min=0, metavar="SECONDS")
     ] = 30.0,
     discard_journal: Annotated[
         bool,

@@ -18,7 +18,7 @@ from klda.engine.engine import Engine
 from klda.errors import KldaError, require
 from klda.learner import Learner
 from klda.learner.inputs import InputEncoder
-from klda.learner.stored import parameters as stored_parameters
+from klda.storage.stored import parameters as stored_parameters
 
 Packed = tuple[dict[str, np.ndarray], dict[str, Any]]
 Given = tuple[dict[str, Any], dict[str, np.ndarray], dict[str, Any]]  # with parameters

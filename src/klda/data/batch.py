@@ -37,6 +37,7 @@ class Layout(NamedTuple):
     label: str | None = None  # the column of labels
     header: bool | None = None  # whether the first row names the columns
     encoding: str | None = None
+    ignore_case: bool = False  # whether labels that differ in case are one
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -34,8 +34,13 @@ def joined(values: Collection[Any]) -> Any:
     return "\n".join(some)
 
 
-def label_in_cell(value: Any, classes: Collection[Label], typed: bool = False) -> Label:
-    """Return the label in a cell, as `as_label` reads it; `typed`, an integer stays one."""
+def label_in_cell(
+    value: Any, classes: Collection[Label], typed: bool = False, ignore_case: bool = False
+) -> Label:
+    """Return the label in a cell, as `as_label` reads it; `typed`, an integer stays one.
+
+    Without case it is the class that is called the same but for case, or else in lower case.
+    """
     if is_blank(value):
         check_name("")
     if isinstance(value, bool) or not isinstance(value, str | int | np.integer):
@@ -43,7 +48,11 @@ def label_in_cell(value: Any, classes: Collection[Label], typed: bool = False) -
     if typed and not isinstance(value, str):
         return int(value)
     check_name(str(value).strip())
-    return as_label(str(value), classes)
+    label = as_label(str(value), classes)
+    if not ignore_case or label in classes or not isinstance(label, str):
+        return label
+    folded = label.casefold()
+    return next((name for name in classes if str(name).casefold() == folded), label.lower())
 
 
 def as_label(text: str, classes: Collection[Label]) -> Label:

@@ -94,9 +94,9 @@ def choose(contents: Contents, layout: Layout, modality: str, labels: bool, wher
         )
     inputs = inputs or _guessed_inputs(contents, modality, label)
     label = label or _guessed(contents, [name for name in names if name not in inputs], LABELS)
-    inputs, label = _completed(names, inputs, label)
+    inputs, label = _completed(contents, inputs, label)
     if modality == "text":
-        inputs, label = _completed(names, *_by_content(contents, inputs, label))
+        inputs, label = _completed(contents, *_by_content(contents, inputs, label))
     if len(names) == 1:
         if labels:
             raise TableError(f"{where} has one column and no labels. {contents.labels_hint}")
@@ -152,13 +152,24 @@ def _guessed_inputs(contents: Contents, modality: str, label: str | None) -> tup
 
 
 def _completed(
-    names: Sequence[str], inputs: tuple[str, ...], label: str | None
+    contents: Contents, inputs: tuple[str, ...], label: str | None
 ) -> tuple[tuple[str, ...], str | None]:
     """Complete a choice in a table of two columns, where knowing one is knowing the other."""
+    names = contents.names
     if len(names) == 2 and len(inputs) < 2 and bool(inputs) != bool(label):
         (other,) = set(names) - {*inputs, label}
-        return (inputs, other) if inputs else ((other,), label)
+        if not inputs:
+            return (other,), label
+        if not _numbers_rows(contents.head([other]).get(other, ())):
+            return inputs, other
     return inputs, label
+
+
+def _numbers_rows(cells: Sequence[Any]) -> bool:
+    """Whether cells number rows, or say when they were written: such are no classes."""
+    texts = [str(cell) for cell in cells if not is_blank(cell)]
+    codes = all(map(_CODE.fullmatch, texts))
+    return codes and len(texts) > 3 and len(set(texts)) == len(texts)
 
 
 def _by_content(

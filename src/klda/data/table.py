@@ -102,7 +102,12 @@ class Table:
         inputs = self._inputs(block, layout, problems)
         labels = None
         if layout.label is not None:
-            as_own_label = partial(label_in_cell, classes=self.classes, typed=self.typed)
+            as_own_label = partial(
+                label_in_cell,
+                classes=self.classes,
+                typed=self.typed,
+                ignore_case=self.layout.ignore_case,
+            )
             labels = _each(as_own_label, block.columns[layout.label], problems)
         for i in sorted(problems):
             line = block.lines[i] if block.lines else 0

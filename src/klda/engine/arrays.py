@@ -97,6 +97,10 @@ class NumpyBackend:
         """Return an array of this backend as a NumPy array."""
         return np.asarray(array, dtype)
 
+    def double(self, values: Any) -> np.ndarray:
+        """Return the values in double precision."""
+        return np.asarray(values, np.float64)
+
     def zeros(self, shape: tuple[int, ...]) -> np.ndarray:
         """Return an array of zeros."""
         return np.zeros(shape, self.dtype)
@@ -192,6 +196,29 @@ class NumpyBackend:
         trsm(1.0, factor.T, solved.T, side=0, lower=0, trans_a=0, overwrite_b=1)
         return solved
 
+    def symmetric(self, square: np.ndarray) -> np.ndarray:
+        """Return the whole of a symmetric matrix, given its lower triangle, in double precision."""
+        lower = np.tril(square.astype(np.float64))
+        return lower + np.tril(lower, -1).T
+
+    def regress(
+        self, matrix: np.ndarray, rows: np.ndarray, rho: float
+    ) -> tuple[np.ndarray, float, float] | None:
+        """Return ``rows R``, the trace of R and its sum of squares, with ``R = (A + rho I)^-1``.
+
+        None if that is not definite. Single precision is enough for a comparison of ridges.
+        """
+        system = np.array(matrix, np.float32, order="F")
+        system[np.diag_indices(len(system))] += np.float32(rho)
+        factor, failed = scipy.linalg.lapack.spotrf(system, lower=1, overwrite_a=1)
+        if failed:
+            return None
+        solved = scipy.linalg.lapack.spotrs(factor, rows.T, lower=1)[0].T.astype(np.float64)
+        inverse, _ = scipy.linalg.lapack.spotri(factor, lower=1, overwrite_c=1)
+        diagonal = inverse.diagonal().astype(np.float64)
+        squares = 2 * float(np.linalg.norm(np.tril(inverse)) ** 2) - float(diagonal @ diagonal)
+        return solved, float(diagonal.sum()), squares
+
     def lu_factor(self, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         """Return what `lu_solve` needs of a small symmetric matrix; None if it is singular."""
         with warnings.catch_warnings():
@@ -250,6 +277,11 @@ class TorchBackend:
     def to_numpy(self, array: Array, dtype: Any = None) -> np.ndarray:
         """Return a tensor as a NumPy array."""
         return np.asarray(array.cpu().numpy(), dtype)
+
+    def double(self, values: Any) -> Array:
+        """Return the values in double precision, where the device has it."""
+        dtype = self.xp.float32 if self.device.startswith("mps") else self.xp.float64
+        return self.xp.as_tensor(values, dtype=dtype, device=self.device)
 
     def zeros(self, shape: tuple[int, ...]) -> Array:
         """Return a tensor of zeros."""
@@ -315,6 +347,25 @@ class TorchBackend:
     def solve(self, factor: Array, rows: Array) -> Array:
         """Return ``rows (S + rho I)^-1`` from the factor."""
         return self.xp.cholesky_solve(rows.T, factor).T.contiguous()
+
+    def symmetric(self, square: Array) -> Array:
+        """Return the whole of a symmetric matrix, given its lower triangle, in double precision."""
+        lower = self.double(square).tril()
+        return lower + lower.tril(-1).T
+
+    def regress(self, matrix: Array, rows: Array, rho: float) -> tuple[Array, float, float] | None:
+        """Return ``rows R``, the trace of R and its sum of squares, with ``R = (A + rho I)^-1``.
+
+        None if that is not definite.
+        """
+        shifted = matrix.clone()
+        shifted.diagonal().add_(rho)
+        factor, info = self.xp.linalg.cholesky_ex(shifted)
+        if int(info):
+            return None
+        inverse = self.xp.cholesky_inverse(factor)
+        solved = self.xp.cholesky_solve(rows.T, factor).T
+        return solved, float(inverse.diagonal().sum()), float((inverse * inverse).sum())
 
     def lu_factor(self, matrix: Array) -> tuple[Array, Array] | None:
         """Return what `lu_solve` needs of a small symmetric matrix; None if it is singular."""

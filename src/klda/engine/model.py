@@ -143,14 +143,12 @@ class Model:
     ) -> Model:
         """Return the model with samples learned, row i of the class ``labels[i]``."""
         kept, pending = None, self.pending
-        if self.rows is not None:
+        if self.rows is not None and len(self.rows) + len(labels) <= self.most_rows:
             kept = self.rows.add(rows, labels, ids)
             if kept.exponents is not None:  # learned as they are kept
                 rows = kept.rows_at(np.arange(len(self.rows), len(kept)))
-            if len(kept) > self.most_rows:
-                kept = None
         if kept is None or len(kept) > EXACT_KERNEL_ROWS:
-            pending = self._not_left_out.add(rows, labels).smallest(MOST_PENDING)
+            pending = self._not_left_out.add_smallest(rows, labels, MOST_PENDING)
         counted = self._made
         if kept is None or counted is not None:
             known = self.statistics if counted is None else counted

@@ -22,16 +22,134 @@ from no samples of a class to eighty.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy
 
+from klda.engine.arrays import Array
+from klda.engine.statistics import ClassStatistics
+from klda.labels import Label
+
+MOST_NAMES = 2048  # that are compared with each other; of more, only those without samples count
 SHARED = 0.65  # a: part of the residuals' variance that classes with similar names share
 USUAL_SLOPE = 0.4  # where fewer than two classes have both a name and samples
 USUAL_WORTH = 4.0  # samples
 WORTHS = USUAL_WORTH * 2.0 ** np.arange(-3.0, 5.1, 0.5)
 PRIOR_WEIGHT = 0.005  # of log2(w / 4)^2 beside the marginal likelihood of one dimension
+
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    """Features of the names of classes, with samples or without."""
+
+    labels: tuple[Label, ...] = ()
+    rows: Array = None  # one per label
+    source: object = None  # what the features were computed from
+    whitened: bool = True  # which inner products tell how names and class means are related
+
+
+@dataclass(frozen=True, eq=False)
+class ClassMeans:
+    """The means of all classes, sorted by label: those of their samples, and the estimates.
+
+    Attributes
+    ----------
+    labels : tuple
+        The classes.
+    counts : ndarray of shape (M,)
+        Samples of each class; zero for a class that is known by its name alone.
+    worth : ndarray of shape (M,)
+        How many samples each estimate is worth, the name counted.
+    own, own_plain : array of shape (M, D)
+        The means of the samples, or the name where there are none; and these times R.
+    means, plain : array of shape (M, D)
+        The estimates, and these times R.
+    pull : ndarray of shape (M,)
+        How far an estimate moves with the mean of its samples.
+    """
+
+    labels: tuple[Label, ...]
+    counts: np.ndarray
+    worth: np.ndarray
+    own: Array
+    own_plain: Array
+    means: Array
+    plain: Array
+    pull: np.ndarray
+
+    def centred(self, n_samples: int) -> ClassMeans:
+        """Return them relative to the average estimate; those times R, times N."""
+        centre, of_plain = self.means.mean(0), self.plain.mean(0)
+        return replace(
+            self,
+            own=self.own - centre,
+            own_plain=(self.own_plain - of_plain) * n_samples,
+            means=self.means - centre,
+            plain=(self.plain - of_plain) * n_samples,
+        )
+
+
+def class_means(
+    statistics: ClassStatistics, names: Names, means: list[Array], said: list[Array], spread: float
+) -> ClassMeans:
+    """Estimate the means of all classes.
+
+    Parameters
+    ----------
+    statistics : ClassStatistics
+        Of the samples.
+    names : Names
+        Of classes with samples and without.
+    means, said : list of two arrays
+        Class means and names relative to one row, and both times R.
+    spread : float
+        ``tr(P Sigma)`` as a new sample sees it.
+    """
+    backend, n = statistics.backend, statistics.n_scattered
+    labels = tuple(sorted({*statistics.labels, *names.labels}))
+    place = {label: i for i, label in enumerate(labels)}
+    taught = np.array([place[label] for label in statistics.labels], np.int64)
+    counts = np.zeros(len(labels), np.int64)
+    counts[taught] = statistics.counts
+    own = [backend.zeros((len(labels), *rows.shape[1:])) for rows in means]
+    for whole, rows in zip(own, means, strict=True):
+        whole[backend.index(taught)] = rows
+    if not names.labels:
+        ones = np.ones(len(labels))
+        return ClassMeans(labels, counts, counts, own[0], own[1], own[0], own[1], ones)
+    # Names of classes with samples come first, then those of declared ones.
+    declared = [i for i, label in enumerate(names.labels) if not counts[place[label]]]
+    both = sorted({*range(len(names.labels))} - {*declared}) if len(labels) <= MOST_NAMES else []
+    k, chosen = len(both), [*both, *declared]
+    at = backend.index(np.array([place[names.labels[i]] for i in chosen], np.int64))
+    parts = []
+    for mine, rows in zip(own, said, strict=True):
+        name = rows[backend.index(np.array(chosen, np.int64))]
+        known = mine[at[:k]] if k else mine[backend.index(taught)]
+        average = known.mean(0) if len(known) else name.mean(0)
+        # Names have an average of their own: they differ from samples in all classes alike.
+        parts.append((mine[at[:k]] - average, name - (name[:k].mean(0) if k else average), average))
+    fit = NameFit(USUAL_SLOPE, USUAL_WORTH, np.eye(len(chosen), k))
+    if k > 1:
+        rows, times_r = (backend.concatenate([mean, name]) for mean, name, _ in parts)
+        left = times_r * n if names.whitened else rows
+        gram = backend.to_numpy(backend.linear(left, rows), np.float64)
+        within = max(statistics.scatter.trace, 0.0)
+        if names.whitened:
+            within = spread * (n - len(statistics.labels))
+        fit = fit_names(gram, counts[backend.to_numpy(at[:k])], within, n)
+    gains, estimates = backend.asarray(fit.gains), [backend.copy(rows) for rows in own]
+    for (mean, name, average), mine, estimate in zip(parts, own, estimates, strict=True):
+        mine[at[k:]] = average + name[k:]
+        estimate[at] = average + fit.slope * name + gains @ (mean - fit.slope * name[:k])
+    worth, pull = counts + 0.0, np.ones(len(labels))
+    # A class without samples is taken for one of average size: its estimate has no sample's noise.
+    worth[counts == 0] = np.floor(statistics.counts.mean()) + 1 if len(taught) else 1.0
+    worth[backend.to_numpy(at)] += fit.worth
+    pull[backend.to_numpy(at[:k])] = fit.gains.diagonal()
+    rows = (own[0], own[1], estimates[0], estimates[1])
+    return ClassMeans(labels, counts, worth, *rows, pull)
 
 
 @dataclass(frozen=True)
@@ -53,24 +171,14 @@ class NameFit:
     gains: np.ndarray
 
 
-def fit_names(
-    means: np.ndarray,
-    cross: np.ndarray,
-    names: np.ndarray,
-    counts: np.ndarray,
-    within: float,
-    n_samples: int,
-) -> NameFit:
-    """Fit class means to names; the first T of the H names are those of classes with samples.
+def fit_names(gram: np.ndarray, counts: np.ndarray, within: float, n_samples: int) -> NameFit:
+    """Fit class means to names.
 
     Parameters
     ----------
-    means : ndarray of shape (T, T)
-        Inner products of class means, relative to their average.
-    cross : ndarray of shape (T, T)
-        Inner products of class means and the names of these classes.
-    names : ndarray of shape (H, H)
-        Inner products of names, relative to the average of the first T.
+    gram : ndarray of shape (T + H, T + H)
+        Inner products of T class means and H names, each relative to its average; the first T names
+        are those of the same classes.
     counts : ndarray of shape (T,)
         Samples of each class.
     within : float
@@ -78,9 +186,9 @@ def fit_names(
     n_samples : int
         Number of samples.
     """
-    n_taught, n_names = len(counts), len(names)
-    if n_taught < 2:
-        return NameFit(USUAL_SLOPE, USUAL_WORTH, np.eye(n_names, n_taught))
+    n_taught, n_names = len(counts), len(gram) - len(counts)
+    means, cross = gram[:n_taught, :n_taught], gram[:n_taught, n_taught : 2 * n_taught]
+    names = gram[n_taught:, n_taught:]
     own = names[:n_taught, :n_taught]
     tiny = np.finfo(float).tiny
     slope = max(float(cross.trace()) / max(float(own.trace()), tiny), 0.0)

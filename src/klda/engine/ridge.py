@@ -30,8 +30,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 
+from klda.engine.arrays import Array, Backend
 from klda.engine.statistics import ClassStatistics
 
 GRID = 10.0 ** np.arange(-2.0, 1.01, 0.5)  # values of r
@@ -63,20 +63,22 @@ def choose_ridge(
     """
     if last is not None and statistics.n_changes <= last.stands_until:
         return last
-    size, counts = statistics.scatter.size, statistics.counts.astype(np.float64)
+    size, backend = statistics.scatter.size, statistics.backend
+    counts = backend.double(statistics.counts)
     n = float(counts.sum())
     if random_features:
         columns = slice(None, min(int(np.clip(n // 4, *BLOCK_SIZES)), size))
     else:
         columns = slice(None)
-    means = statistics.backend.to_numpy(statistics.means[:, columns], np.float64)
+    means = backend.double(statistics.means[:, columns])
     centred = means - counts @ means / max(n, 1.0)
     sums = counts[:, None] * centred
     total = statistics.scatter.matrix(columns) + sums.T @ centred
     v = float(total.trace()) / max(n, 1.0)
     if v <= 0 or n <= len(counts) or len(counts) < 2:  # nothing can be judged
         return RidgeChoice()
-    found = [_block_gcv(total / v, sums / np.sqrt(v), counts, float(r), size) for r in GRID]
+    block, of_labels = (total / v, sums / np.sqrt(v)), n - float(counts @ counts) / n
+    found = [_block_gcv(backend, *block, n, of_labels, float(r), size) for r in GRID]
     known = np.array([point for point in found if point is not None])
     if len(known) < 3:
         return RidgeChoice()
@@ -98,24 +100,18 @@ def choose_ridge(
 
 
 def _block_gcv(
-    total: np.ndarray, sums: np.ndarray, counts: np.ndarray, rho: float, full: int
+    backend: Backend, total: Array, sums: Array, n: float, of_labels: float, rho: float, full: int
 ) -> tuple[float, float, float] | None:
     """Return log10 of the ridge for all D features that rho stands for in a block of B of them.
 
     Also N log GCV, and the degrees of freedom, there; None where the block can't tell.
     """
-    size, n = len(total), counts.sum()
-    system = np.array(total, np.float32, order="F")
-    system[np.diag_indices(size)] += np.float32(rho)
-    factor, failed = scipy.linalg.lapack.spotrf(system, lower=1, overwrite_a=1)
-    if failed:
+    size, found = len(total), backend.regress(total, sums, rho)
+    if found is None:
         return None
-    solved = scipy.linalg.lapack.spotrs(factor, sums.T, lower=1)[0].T.astype(np.float64)
-    inverse, _ = scipy.linalg.lapack.spotri(factor, lower=1, overwrite_c=1)
-    diagonal = inverse.diagonal().astype(np.float64)
-    squares = 2 * float(np.linalg.norm(np.tril(inverse)) ** 2) - float(diagonal @ diagonal)
-    freedom, slope = size - rho * diagonal.sum(), diagonal.sum() - rho * squares
-    of_targets = n - float(counts @ counts) / n - float((sums * solved).sum())
+    solved, trace, squares = found
+    freedom, slope = size - rho * trace, trace - rho * squares
+    of_targets = of_labels - float((sums * solved).sum())
     residual = of_targets - rho * float((solved * solved).sum())
     of_block, of_all = 1 - freedom / size, 1 - freedom / full
     gap = rho * slope * (1 / size - 1 / full)

@@ -272,8 +272,13 @@ class Rows:
         """
         if len(self) <= most:
             return self
-        keys = zip(self.hashes.tolist(), self.labels.tolist(), range(len(self)), strict=True)
-        return self.at(sorted(i for _, _, i in sorted(keys)[:most]))
+        return self.at(_smallest(self.hashes, self.labels.tolist(), most))
+
+    def add_smallest(self, rows: Array, labels: Sequence[Label], most: int) -> Rows:
+        """Add samples and return the `smallest`, without a copy of those that are not chosen."""
+        rows, labels = on_cpu(rows), list(labels)
+        at = _smallest(_hashes(rows), labels, most) if len(labels) > most else range(len(labels))
+        return self.add(rows[list(at)], [labels[i] for i in at]).smallest(most)
 
     def rename(self, old: Label, new: Label) -> Rows:
         """Return the same samples with one class renamed."""
@@ -373,6 +378,13 @@ def _equal_rows(wanted: np.ndarray, held: np.ndarray) -> np.ndarray:
         places.setdefault(held[i].tobytes(), []).append(i)
     found = (places.get(row.tobytes()) for row in wanted)
     return np.array([those.pop() if those else -1 for those in found], np.int64)
+
+
+def _smallest(hashes: np.ndarray, labels: Sequence[Label], most: int) -> list[int]:
+    """Return the positions of so many rows with the smallest hashes; of equals by label."""
+    limit = np.partition(hashes, most - 1)[most - 1]
+    near = np.flatnonzero(hashes <= limit).tolist()
+    return sorted(sorted(near, key=lambda i: (hashes[i], labels[i], i))[:most])
 
 
 def _hashes(rows: np.ndarray) -> np.ndarray:

@@ -47,15 +47,14 @@ class Scatter:
             found = float(self.backend.to_numpy(self.square.diagonal(), np.float64).sum())
         return found + sum(sign * float(self.backend.sum_of_squares(v)) for v, sign in self.changes)
 
-    def matrix(self, columns: slice = slice(None)) -> np.ndarray:
+    def matrix(self, columns: slice = slice(None)) -> Array:
         """Return the full symmetric matrix, or that of some columns, in double precision."""
-        to_numpy, size = self.backend.to_numpy, len(range(self.size)[columns])
-        found = np.zeros((size, size))
+        size = len(range(self.size)[columns])
+        found = self.backend.double(np.zeros((size, size)))
         if self.square is not None:
-            lower = np.tril(to_numpy(self.square[columns, columns], np.float64))
-            found = lower + np.tril(lower, -1).T
+            found += self.backend.symmetric(self.square[columns, columns])
         for rows, sign in self.changes:
-            part = to_numpy(rows[:, columns], np.float64)
+            part = self.backend.double(rows[:, columns])
             found += sign * (part.T @ part)
         return found
 

@@ -57,18 +57,19 @@ class Answers:
     probabilities: np.ndarray
     novelty: np.ndarray
 
-    def each(self, limit: float) -> list[Answer]:
-        """Return them one by one; inputs beyond a limit of novelty are not known."""
+    def each(self, limit: float | np.ndarray) -> list[Answer]:
+        """Return them one by one; inputs beyond a limit of novelty, or their own, are not known."""
         if not np.isfinite(self.probabilities).all():
             raise KldaError("An input is too far from everything learned to be compared with it.")
         columns = self.labels.tolist(), self.probabilities.tolist(), self.novelty.tolist()
+        limits = np.broadcast_to(limit, len(self.novelty)).tolist()
         return [
             Answer(
                 list(zip(names, chances, strict=True)),
-                new <= limit if np.isfinite(limit) else None,
+                new <= most if np.isfinite(most) else None,
                 new,
             )
-            for names, chances, new in zip(*columns, strict=True)
+            for names, chances, new, most in zip(*columns, limits, strict=True)
         ]
 
 

@@ -18,10 +18,10 @@ from functools import lru_cache
 import numpy as np
 
 from klda.engine.arrays import Array, Backend
-from klda.engine.names import fit_names
+from klda.engine.names import ClassMeans, Names, class_means
 from klda.engine.parameters import Parameters
 from klda.engine.ridge import RidgeChoice, choose_ridge
-from klda.engine.rule import MOST_CLASSES, RuleTerms, largest_classes, rule_terms, unit_of
+from klda.engine.rule import RuleTerms, largest_classes, rule_terms, unit_of
 from klda.engine.scatter import InverseScatter, NotPositiveDefiniteError
 from klda.engine.statistics import ClassStatistics
 from klda.errors import KldaError
@@ -37,16 +37,6 @@ DAMAGED = "the model was damaged. Restore it from a copy."
 
 class RidgeRaisedWarning(UserWarning):
     """The ridge was raised because the scatter was not positive definite in this precision."""
-
-
-@dataclass(frozen=True, eq=False)
-class Names:
-    """Features of the names of classes, with samples or without."""
-
-    labels: tuple[Label, ...] = ()
-    rows: Array = None  # one per label
-    source: object = None  # what the features were computed from
-    whitened: bool = True  # which inner products tell how names and class means are related
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,42 +118,16 @@ class Factored:
         inflation = 1 / max(1 - inside / freedom, SMALLEST_SLACK)
         return inside * inflation, inflation
 
-
-@dataclass(frozen=True, eq=False)
-class ClassMeans:
-    """Means of all classes, relative to one row: those of their samples, and with names counted.
-
-    Attributes
-    ----------
-    labels : tuple
-        The classes.
-    counts : ndarray of shape (M,)
-        Samples of each class; none of a class that is known by its name alone.
-    worth : ndarray of shape (M,)
-        How many samples the estimate of each mean is worth, its name counted.
-    own, own_plain : array of shape (M, D)
-        The means of the samples, and these times R.
-    means, plain : array of shape (M, D)
-        The estimates, and these times R.
-    pull : ndarray of shape (M,)
-        How far an estimate moves with the mean of its samples.
-    """
-
-    labels: tuple[Label, ...]
-    counts: np.ndarray
-    worth: np.ndarray
-    own: Array
-    own_plain: Array
-    means: Array
-    plain: Array
-    pull: np.ndarray
-
-    def sorted(self, backend: Backend) -> ClassMeans:
-        """Return the same in the order of labels."""
-        order = np.array(sorted(range(len(self.labels)), key=self.labels.__getitem__), np.int64)
-        at, labels = backend.index(order), tuple(self.labels[i] for i in order)
-        rows = (self.own[at], self.own_plain[at], self.means[at], self.plain[at])
-        return ClassMeans(labels, self.counts[order], self.worth[order], *rows, self.pull[order])
+    def class_means(self, spread: float) -> ClassMeans:
+        """Return the means of all classes relative to the reference, names counted."""
+        statistics, names = self.statistics, self.names
+        own = statistics.means - self.reference
+        means = [own, self.inverse.update(self.base, own)]
+        said = []
+        if names.labels:
+            rows = names.rows - self.reference
+            said = [rows, self.inverse.update(self.named, rows)]
+        return class_means(statistics, names, means, said, spread)
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,17 +226,10 @@ def _rule(factored: Factored, parameters: Parameters) -> Solved:
     """Estimate the means of the classes, add the biases."""
     statistics, backend = factored.statistics, factored.statistics.backend
     spread, inflation = factored.spread()
-    found = class_means(factored, spread).sorted(backend)
+    found, reference = factored.class_means(spread), factored.reference
     if not parameters.small_sample_correction:
         spread, inflation = 0.0, 1.0
-    n, centre, shift = max(statistics.n_scattered, 1), found.means.mean(0), found.plain.mean(0)
-    found = replace(
-        found,
-        own=found.own - centre,
-        own_plain=(found.own_plain - shift) * n,
-        means=found.means - centre,
-        plain=(found.plain - shift) * n,
-    )
+    centre, found = found.means.mean(0), found.centred(max(statistics.n_scattered, 1))
     means, plain = found.means, found.plain
     at = backend.index(largest_classes(found.worth))
     inner = backend.to_numpy(backend.linear(plain[at], means[at]), np.float64)
@@ -286,7 +243,7 @@ def _rule(factored: Factored, parameters: Parameters) -> Solved:
         weights = backend.asarray(terms.mixing.combination) @ weights
     if terms.blend is not None:
         weights = backend.asarray(terms.blend.T) @ weights
-    centre = centre + factored.reference
+    centre = centre + reference
     biases = backend.asarray(terms.offsets) - backend.linear(weights, centre[None])[:, 0]
     unit = unit_of(terms.squares)
     if factored.names.labels:
@@ -294,63 +251,6 @@ def _rule(factored: Factored, parameters: Parameters) -> Solved:
         shorter = np.median(of_samples) / max(np.median(lengths), np.finfo(float).tiny)
         unit *= float(np.sqrt(shorter))
     return Solved(factored, found, centre, terms, weights, biases, unit)
-
-
-def class_means(factored: Factored, spread: float) -> ClassMeans:
-    """Return the means of the classes, those with names estimated as in `klda.engine.names`.
-
-    With very many classes, only those without samples use their names.
-    """
-    statistics, names, inverse = factored.statistics, factored.names, factored.inverse
-    backend, n, labels = statistics.backend, statistics.n_scattered, statistics.labels
-    own = statistics.means - factored.reference
-    own_plain = inverse.update(factored.base, own)
-    counts = statistics.counts
-    if not names.labels:
-        same = (own, own_plain, own, own_plain)
-        return ClassMeans(labels, counts, counts, *same, np.ones(len(counts)))
-    few = len(labels) + len(names.labels) <= 2 * MOST_CLASSES
-    taught = [i for i, label in enumerate(names.labels) if label in statistics.positions and few]
-    declared = [i for i, label in enumerate(names.labels) if label not in statistics.positions]
-    both = statistics.locate(names.labels[i] for i in taught)
-    at, chosen = backend.index(both), backend.index(np.array(taught + declared, np.int64))
-    told = names.rows - factored.reference
-    told, told_plain = told[chosen], inverse.update(factored.named, told)[chosen]
-    found, parts = [], [(own, told), (own_plain, told_plain)]
-    for means, said in parts:
-        average = means[at].mean(0) if taught else means.mean(0) if len(means) else said.mean(0)
-        # Names have an average of their own: they differ from samples in all classes alike.
-        of_names = said[: len(both)].mean(0) if taught else average
-        found.append((means[at] - average, said - of_names, average))
-    stacked = [backend.concatenate([means, said]) for means, said, _ in found]
-    left = stacked[1] * n if names.whitened else stacked[0]
-    gram = backend.to_numpy(backend.linear(left, stacked[0]), np.float64)
-    within = spread * (n - len(labels)) if names.whitened else max(statistics.scatter.trace, 0.0)
-    k = len(both)
-    fit = fit_names(gram[:k, :k], gram[:k, k : 2 * k], gram[k:, k:], counts[both], within, n)
-    gains, estimates = backend.asarray(fit.gains), []
-    for (means, said, average), (plain_means, _) in zip(found, parts, strict=True):
-        estimate = average + fit.slope * said + gains @ (means - fit.slope * said[:k])
-        all_means = backend.concatenate([plain_means, estimate[k:]])
-        all_means[at] = estimate[:k]
-        estimates.append((backend.concatenate([plain_means, average + said[k:]]), all_means))
-    usual = np.floor(counts.mean()) + 1 if len(counts) else 1.0
-    worth = np.concatenate([counts, np.full(len(declared), usual)]) + 0.0
-    worth[both] += fit.worth
-    worth[len(labels) :] += fit.worth
-    pull = np.ones(len(worth))
-    pull[both] = fit.gains[np.arange(k), np.arange(k)]
-    (own, means), (own_plain, plain) = estimates
-    return ClassMeans(
-        (*labels, *(names.labels[i] for i in declared)),
-        np.concatenate([counts, np.zeros(len(declared), np.int64)]),
-        worth,
-        own,
-        own_plain,
-        means,
-        plain,
-        pull,
-    )
 
 
 def absolute_ridge(

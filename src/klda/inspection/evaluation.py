@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from klda.errors import KldaError
+from klda.inspection.tables import html_table, text_table
 
 BINS = 15
 
@@ -94,6 +95,28 @@ class Evaluation:
             f"calibration error {self.reliability.error:.1%}>"
         )
 
+    def __str__(self) -> str:
+        parts = [repr(self)[1:-1], text_table(*self._class_table())]
+        if pairs := self.confused():
+            parts.append(text_table(("label", "taken for", "samples"), pairs))
+        return "\n\n".join(parts)
+
+    def _repr_html_(self) -> str:
+        pairs = html_table(
+            "Most often confused", ("label", "taken for", "samples"), self.confused()
+        )
+        return html_table(repr(self)[1:-1], *self._class_table()) + pairs
+
+    def _class_table(self) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+        """Return the head and the rows of a table of the classes, the worst first."""
+        # Classes that occur only as wrong answers have no recall; they come last.
+        ordered = sorted(self.classes, key=lambda c: (c.samples == 0, c.recall, str(c.label)))
+        head = ("class", "samples", "recall", "precision", "F1")
+        return head, [
+            (c.label, f"{c.samples:,}", *map(_percent, (c.recall, c.precision, c.f1)))
+            for c in ordered
+        ]
+
     @property
     def samples(self) -> int:
         """Number of samples."""
@@ -172,6 +195,10 @@ class Evaluation:
         confusion = np.zeros((len(names), len(names)), dtype=np.int64)
         np.add.at(confusion, (np.searchsorted(names, true), np.searchsorted(names, given)), 1)
         return cls(names.tolist(), confusion, Reliability.of(confidence, true == given))
+
+
+def _percent(value: float) -> str:
+    return "" if np.isnan(value) else f"{value:.1%}"
 
 
 def _or_none(value: float) -> float | None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from klda.learner.answering import UNKNOWN, UNKNOWN_INTEGER
     from klda.learner.inputs import FoundationModelError
-    from klda.learner.learner import Detached, ForgetTraceWarning, Learner
-    from klda.learner.undo import UndoError
+    from klda.learner.learner import Detached, ForgetTraceWarning, Learner, SimilarClassWarning
+    from klda.undo.log import UndoError
 
 __all__ = [
     "UNKNOWN",
@@ -18,6 +18,7 @@ __all__ = [
     "ForgetTraceWarning",
     "FoundationModelError",
     "Learner",
+    "SimilarClassWarning",
     "UndoError",
 ]
 
@@ -29,7 +30,8 @@ _MODULES = {
     "ForgetTraceWarning": "learner",
     "FoundationModelError": "inputs",
     "Learner": "learner",
-    "UndoError": "undo",
+    "SimilarClassWarning": "learner",
+    "UndoError": "learner",
 }
 
 

@@ -15,11 +15,12 @@ from klda.engine.checks import check_label_kind, check_rows
 from klda.engine.engine import Engine
 from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows
-from klda.engine.solution import Answer, Solution, softmax
+from klda.engine.solution import Answer, Answers, Solution, softmax
 from klda.errors import KldaError
 from klda.inspection.evaluation import Evaluation
 from klda.inspection.explanation import Explanation, explain_rows
 from klda.inspection.quality import Quality, quality_of
+from klda.inspection.refusal import Refusal
 from klda.inspection.suggestions import Suggestion, find_suggestions
 from klda.inspection.suspects import Suspect, find_suspects
 from klda.labels import Label, check_one_each, label_list
@@ -30,6 +31,8 @@ from klda.progress import Show
 # what scikit-learn's outlier detectors say.
 UNKNOWN = "unknown"
 UNKNOWN_INTEGER = -1
+# A fraction of known inputs that may be refused; None or True: as tuned, or 0.05.
+Reject = float | bool | None
 
 
 class Answering:
@@ -38,6 +41,7 @@ class Answering:
     engine: Engine
     parameters: Parameters
     keeps_all: bool
+    refusal: Refusal | None = None  # thresholds fitted by `tune_unknown`
     _inputs: InputEncoder
 
     @property
@@ -131,8 +135,17 @@ class Answering:
         if self.engine.is_new or not len(self.engine.known.classes):
             raise KldaError("This learner has no classes yet: learn something before asking it.")
 
-    def _check_can_reject(self, reject: float) -> None:
-        check_fraction("reject", reject)
+    def _limits(
+        self, solution: Solution, answers: Answers, reject: Reject, *, by_class: bool = False
+    ) -> float | np.ndarray:
+        """Return the novelty beyond which inputs are unknown: as tuned, or for a fraction."""
+        unset = reject is None or reject is True
+        if unset and self.refusal is not None and solution.calibration is not None:
+            return self.refusal.limits(answers.labels[:, 0], solution.calibration.unit)
+        return solution.limits(answers, _fraction(reject), by_class=by_class)
+
+    def _check_can_reject(self, reject: Reject) -> None:
+        check_fraction("reject", _fraction(reject))
         if not self.parameters.calibrated:
             raise KldaError(
                 "calibrated=False: without it nothing tells known inputs from unknown ones. Make "
@@ -144,7 +157,7 @@ class Answering:
         inputs: Any,
         *,
         text: str | Sequence[str] | None = None,
-        reject: float | None = None,
+        reject: Reject = None,
         by_class: bool = False,
         progress: bool = False,
     ) -> np.ndarray:
@@ -156,9 +169,10 @@ class Answering:
             Texts, images or feature rows.
         text : str, optional
             Column of a table, or columns to be joined; found by name or content without it.
-        reject : float, optional
+        reject : float or True, optional
             Answer ``"unknown"`` (-1 where classes are integers) for inputs unlike anything
-            learned, at the cost of refusing this fraction of the known ones; 0.05 is a fair choice.
+            learned, at the cost of refusing this fraction of the known ones. True is as
+            :meth:`tune_unknown` chose, or 0.05.
         by_class : bool
             Reject by a threshold for each class, where enough of it was learned.
 
@@ -168,14 +182,15 @@ class Answering:
             Labels.
         """
         self._check_has_classes()
-        if reject is not None:
+        rejects = reject is not None and reject is not False
+        if rejects:
             self._check_can_reject(reject)
         rows = self.encode(inputs, text=text, progress=progress)
-        if reject is None:
+        if not rejects:
             return self.predict_rows(rows)
         solution = self.solution
         answers = solution.answer(rows, novelty=True)
-        known = answers.novelty <= solution.limits(answers, reject, by_class=by_class)
+        known = answers.novelty <= self._limits(solution, answers, reject, by_class=by_class)
         return np.where(known, answers.labels[:, 0], _unknown(solution))
 
     def predict_rows(self, rows: np.ndarray) -> np.ndarray:
@@ -185,7 +200,7 @@ class Answering:
         return self.engine.solution(self.parameters).answer(rows).labels[:, 0]
 
     def predict_top(
-        self, inputs: Any, k: int = 3, *, reject: float | None = None, progress: bool = False
+        self, inputs: Any, k: int = 3, *, reject: Reject = None, progress: bool = False
     ) -> list[list[tuple[Label, float]]]:
         """Answer with the k likeliest classes and their probabilities, the likeliest first.
 
@@ -193,12 +208,13 @@ class Answering:
         ``"unknown"`` (or -1), with NaN for a probability; the likeliest classes follow.
         """
         check_count("k", k)
-        if reject is not None:
-            check_fraction("reject", reject)
+        rejects = reject is not None and reject is not False
+        if rejects:
+            check_fraction("reject", _fraction(reject))
         solution = self.solution
         rows = self.encode(inputs, progress=progress)
-        answers = solution.answer(rows, k, novelty=reject is not None)
-        limit = np.inf if reject is None else solution.threshold(reject)
+        answers = solution.answer(rows, k, novelty=rejects)
+        limit = self._limits(solution, answers, reject) if rejects else np.inf
         refusal = (_unknown(solution), float("nan"))
         return [
             one.top if one.known is not False else [refusal, *one.top[: k - 1]]
@@ -217,22 +233,20 @@ class Answering:
         rows = self.encode(inputs, progress=progress)
         return self.engine.solution(self.parameters).scores(rows)
 
-    def answer(self, inputs: Any, *, top: int = 5, reject: float = REFUSED) -> list[Answer]:
+    def answer(self, inputs: Any, *, top: int = 5, reject: Reject = None) -> list[Answer]:
         """Answer for inputs as :meth:`answer_rows` does for feature rows."""
         return self.answer_rows(self.encode(inputs), top=top, reject=reject)
 
-    def answer_rows(
-        self, rows: np.ndarray, *, top: int = 5, reject: float = REFUSED
-    ) -> list[Answer]:
+    def answer_rows(self, rows: np.ndarray, *, top: int = 5, reject: Reject = None) -> list[Answer]:
         """Answer for feature rows, as `encode` returns them, in one pass.
 
         An answer has the `top` likeliest classes, whether the input is like anything learned, and
         how unlike; `reject` as for :meth:`is_known`.
         """
-        check_fraction("reject", reject)
+        check_fraction("reject", _fraction(reject))
         solution = self.solution
         answers = solution.answer(self._checked_rows(rows), top, novelty=True)
-        return answers.each(solution.threshold(reject))
+        return answers.each(self._limits(solution, answers, reject))
 
     # ---------------------------------------------------------------- known and unknown
 
@@ -245,20 +259,24 @@ class Answering:
         rows = self.encode(inputs, progress=progress)
         return self.engine.solution(self.parameters).novelty(rows)
 
-    def threshold(self, reject: float = REFUSED) -> float | None:
+    def threshold(self, reject: Reject = None) -> float | None:
         """Return the novelty beyond which an input is taken for unknown; see :meth:`is_known`.
 
-        None if that can't be told: too little was learned, or with ``calibrated=False``.
+        None if that can't be told: too little was learned, or with ``calibrated=False``. Classes
+        may have been given thresholds of their own by :meth:`tune_unknown`.
         """
-        check_fraction("reject", reject)
-        limit = self.solution.threshold(reject)
+        check_fraction("reject", _fraction(reject))
+        solution, tuned = self.solution, self.refusal if reject in (None, True) else None
+        limit = solution.threshold(_fraction(reject))
+        if tuned is not None and solution.calibration is not None:
+            limit = tuned.limit * solution.calibration.unit
         return float(limit) if np.isfinite(limit) else None
 
     def is_known(
         self,
         inputs: Any,
         *,
-        reject: float = REFUSED,
+        reject: Reject = None,
         by_class: bool = False,
         progress: bool = False,
     ) -> np.ndarray:
@@ -271,20 +289,21 @@ class Answering:
         ----------
         inputs : sequence
             Texts, images or feature rows.
-        reject : float
-            Fraction of inputs of known classes that may be taken for unknown.
+        reject : float, optional
+            Fraction of inputs of known classes that may be taken for unknown; by default as
+            :meth:`tune_unknown` chose, or 0.05.
         by_class : bool
             Use a threshold for each class, where enough of it was learned.
         """
         self._check_can_reject(reject)
         solution = self.solution
         answers = solution.answer(self.encode(inputs, progress=progress), novelty=True)
-        return answers.novelty <= solution.limits(answers, reject, by_class=by_class)
+        return answers.novelty <= self._limits(solution, answers, reject, by_class=by_class)
 
     # ---------------------------------------------------------------- why, and how well
 
     def explain(
-        self, value: Any, *, top: int = 5, samples: int = 5, reject: float = REFUSED
+        self, value: Any, *, top: int = 5, samples: int = 5, reject: Reject = None
     ) -> Explanation:
         """Say why an input gets the answer it gets.
 
@@ -307,7 +326,7 @@ class Answering:
         return self.explain_all(inputs, top=top, samples=samples, reject=reject)[0]
 
     def explain_all(
-        self, inputs: Any, *, top: int = 5, samples: int = 5, reject: float = REFUSED
+        self, inputs: Any, *, top: int = 5, samples: int = 5, reject: Reject = None
     ) -> list[Explanation]:
         """Say for each of several inputs why it gets its answer; see :meth:`explain`."""
         check_count("top", top)
@@ -438,7 +457,7 @@ class Answering:
         solution = self.solution if len(self.classes) > 1 else None
         return find_suggestions(solution, self._checked_rows(rows), n)
 
-    def export_onnx(self, folder: str | Path, *, reject: float = REFUSED) -> dict[str, Any]:
+    def export_onnx(self, folder: str | Path, *, reject: Reject = None) -> dict[str, Any]:
         """Write the learner as ONNX, for programs in other languages.
 
         Parameters
@@ -458,6 +477,10 @@ class Answering:
         from klda.export.onnx import export_onnx
 
         return export_onnx(folder, self.encoder, self.solution, self.threshold(reject))
+
+
+def _fraction(reject: Reject) -> float:
+    return REFUSED if reject is None or reject is True else reject
 
 
 def _unknown(solution: Solution) -> Label:

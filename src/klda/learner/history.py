@@ -11,7 +11,7 @@ import numpy as np
 
 from klda.errors import KldaError
 from klda.labels import Label
-from klda.learner.undo import Change, UndoLog
+from klda.undo.log import Change, UndoLog
 
 # Older entries are dropped: a service that learns all day must not grow forever.
 HISTORY_LENGTH = 1000

@@ -17,6 +17,7 @@ from typing import Any, Self
 import numpy as np
 
 from klda import encoders
+from klda.checks import REFUSED
 from klda.data import Layout
 from klda.data.threads import map_behind
 from klda.encoders.bandwidth import gamma_for
@@ -33,8 +34,18 @@ from klda.engine.model import Model
 from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows, SampleId
 from klda.errors import KldaError
-from klda.labels import Label, as_list, as_python, check_one_each, label_list
-from klda.learner import stored
+from klda.inspection.refusal import Refusal, Tuning, fit_refusal
+from klda.inspection.tables import html_table, text_table
+from klda.labels import (
+    CaseFolder,
+    Label,
+    as_list,
+    as_python,
+    check_one_each,
+    label_list,
+    plain_labels,
+    similar_names,
+)
 from klda.learner.answering import Answering
 from klda.learner.class_names import ClassNames
 from klda.learner.history import (
@@ -47,17 +58,16 @@ from klda.learner.history import (
     numbered,
 )
 from klda.learner.inputs import InputEncoder, Labels, check_same_features, open_encoder
-from klda.learner.undo import (
-    KEPT_SECONDS,
-    Change,
-    TaughtRows,
-    UndoLog,
-    are_few,
-    part_of,
-    part_of_classes,
-)
 from klda.progress import Show
-from klda.storage import folder
+from klda.storage import folder, stored
+from klda.undo.log import KEPT_SECONDS, Change, UndoError, UndoLog
+from klda.undo.parts import TaughtRows, are_few, part_of, part_of_classes
+
+__all__ = ["Detached", "ForgetTraceWarning", "Learner", "SimilarClassWarning", "UndoError"]
+
+
+class SimilarClassWarning(UserWarning):
+    """A class is about to be made whose name looks like that of another."""
 
 
 class ForgetTraceWarning(UserWarning):
@@ -97,10 +107,11 @@ class Learner(Answering):
 
     Parameters
     ----------
-    model : str, Path, callable or object
-        The frozen foundation model: a name out of ``klda.encoders.MODELS``, a hub name, a local
-        folder, the URL of a server of embeddings, ``"features"`` for rows computed elsewhere, a
-        function from texts to rows, or an object with ``encode``; see :func:`klda.encoders.load`.
+    foundation : str, Path, callable or object
+        The frozen foundation model, also as ``model=``: a name out of ``klda.encoders.MODELS``, a
+        hub name, a local folder, the URL of a server of embeddings, ``"features"`` for rows
+        computed elsewhere, a function from texts to rows, or an object with ``encode``; see
+        :func:`klda.encoders.load`.
     classifier : KLDA, LDA or Parameters, optional
         Whose parameters to use. By default those of a KLDA with fixed random features, so that
         learners trained separately can be merged, and a bandwidth that for texts depends on the
@@ -188,6 +199,15 @@ class Learner(Answering):
             f"{self.samples} samples>"
         )
 
+    def __str__(self) -> str:
+        return f"{self!r}\n{text_table(('class', 'samples'), self._class_rows())}"
+
+    def _repr_html_(self) -> str:
+        return html_table(repr(self), ("class", "samples"), self._class_rows())
+
+    def _class_rows(self) -> list[tuple[Label, str]]:
+        return [(label, f"{count:,}") for label, count in self.classes.items()]
+
     @property
     def declared(self) -> dict[Label, str | None]:
         """Classes that were declared, each with its description, if it was given one."""
@@ -232,6 +252,7 @@ class Learner(Answering):
         label: str | None = None,
         ids: Sequence[str] | None = None,
         source: str | Path | None = None,
+        ignore_case: bool = False,
         progress: bool = False,
     ) -> Self:
         """Learn samples of new classes, or more of old ones.
@@ -254,12 +275,24 @@ class Learner(Answering):
             get running numbers. In batches it is the third of (inputs, labels, ids).
         source : str or Path, optional
             Where the samples come from, for the history.
+        ignore_case : bool
+            Take ``Refund`` for ``refund``: write labels as known classes, or as they first came.
         progress : bool
             Show a progress bar if standard error is a terminal.
+
+        Warns
+        -----
+        SimilarClassWarning
+            Before a class is made whose name looks like that of another; see
+            :meth:`similar_classes`.
         """
         batches = self._inputs.given(inputs, labels, Layout(text, label), self.classes, ids)
+        if ignore_case:
+            fold = CaseFolder(self.classes)
+            batches = ((some, fold(plain_labels(named)), *more) for some, named, *more in batches)
         if labels is not None:
             (batch,) = self._inputs.batches(batches, progress=progress)
+            self._warn_of_similar(label_list(batch[1]))
             return self.learn_rows(*batch, source=source)
         with self._lock:  # what others taught meanwhile would be lost
             draft = self.copy()
@@ -343,6 +376,7 @@ class Learner(Answering):
 
         What is `noted` goes into the history.
         """
+        self._warn_of_similar(draft.classes)
         with self._changing("learn", source, **noted) as change:
             change.engine = draft.engine.copy()
             change.undone_by(adds=True, part=self._part(change, draft._taught))
@@ -389,6 +423,26 @@ class Learner(Answering):
         if trouble:
             warnings.warn(trouble, stacklevel=4)
 
+    def similar_classes(self, labels: Iterable[Label]) -> dict[Label, Label]:
+        """Return labels that look like a class written differently, each with that class.
+
+        As ``{"card arival": "card_arrival"}``: learned or declared, they would be new classes.
+        """
+        return similar_names(map(as_python, labels), self.classes)
+
+    def _warn_of_similar(self, labels: Iterable[Label]) -> None:
+        """Say which new classes look like others; before they are made."""
+        if similar := self.similar_classes(labels):
+            some = [
+                f"{new!r} is a new class. Did you mean {old!r}?" for new, old in similar.items()
+            ]
+            warnings.warn(
+                f"{' '.join(some[:3])} A rename with merge=True (klda rename --merge) makes one "
+                "class of two, and an undo takes the change back.",
+                SimilarClassWarning,
+                stacklevel=3,
+            )
+
     def declare(self, classes: Label | Sequence[Label] | Mapping[Label, str | None]) -> Self:
         """Add classes by name, without examples.
 
@@ -404,6 +458,7 @@ class Learner(Answering):
             )
         with self._lock:
             names = self._names.declare(classes)
+            self._warn_of_similar(names.declared)
             check_label_kind(np.array([*self.classes][:1]), list(names.declared), "classes")
             with self._changing("declare") as draft:
                 draft.names = names
@@ -561,6 +616,53 @@ class Learner(Answering):
         return self
 
     # ---------------------------------------------------------------- other changes
+
+    def tune_unknown(
+        self,
+        known: Any,
+        unknown: Any,
+        *,
+        most_refused: float | None = None,
+        by_class: bool = False,
+        progress: bool = False,
+    ) -> Tuning:
+        """Fit the threshold beyond which inputs are unknown to inputs of both kinds, and store it.
+
+        ``predict(..., reject=True)``, :meth:`is_known`, :meth:`answer` and :meth:`explain` then use
+        it; a fraction, as in ``reject=0.05``, still asks for that one. Set ``refusal = None`` to
+        return to the default.
+
+        Parameters
+        ----------
+        known, unknown : sequence or table
+            Inputs of the classes, and inputs that belong to none; not among those learned.
+        most_refused : float, optional
+            Fraction of known inputs that may be refused. By default the threshold with the least
+            sum of known inputs refused and unknown inputs accepted, as fractions.
+        by_class : bool
+            Also fit thresholds of single classes, where at least 20 inputs of both kinds were
+            answered with the class.
+
+        Returns
+        -------
+        Tuning
+            A table of what each choice costs; ``print`` shows it.
+        """
+        self._check_can_reject(most_refused)
+        with self._lock:
+            solution, answered = self.solution, []
+            if solution.calibration is None or self.threshold(REFUSED) is None:
+                raise KldaError("Too little was learned to tell known inputs from unknown ones.")
+            for inputs in (known, unknown):
+                found = solution.answer(self.encode(inputs, progress=progress), novelty=True)
+                answered += [found.novelty / solution.calibration.unit, found.labels[:, 0]]
+            refusal, tuning = fit_refusal(
+                *answered[::2], *answered[1::2], most_refused=most_refused, by_class=by_class
+            )
+            with self._changing("tune", refused=tuning.chosen.known_refused):
+                pass
+            self.refusal = refusal
+        return tuning
 
     def rename(self, old: Label, new: Label, *, merge: bool = False) -> Self:
         """Give a class another name.
@@ -772,6 +874,8 @@ class Learner(Answering):
                 "history": list(self._history),
                 "names": self._names.pack(),
             }
+            if self.refusal is not None:
+                document["refusal"] = self.refusal.pack()
             undo = self._undo.expired()
             if undo.changes and not compact:
                 own, document["undo"] = undo.pack()
@@ -808,6 +912,8 @@ class Learner(Answering):
         learner._inputs = InputEncoder.of_stored(fingerprint, options, model)
         hints = document["engine"].get("model", {}).get("hints", {})
         learner._names = ClassNames.unpack(document.get("names"), hints.get("labels", ()))
+        if "refusal" in document:
+            learner.refusal = Refusal.unpack(document["refusal"])
         learner._undo = UndoLog(declared=learner._names.declared)
         if "undo" in document:
             learner._undo = UndoLog.unpack(strip_prefix("undo/", arrays), document["undo"])

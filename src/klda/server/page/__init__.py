@@ -38,6 +38,8 @@ from klda.server.page import (  # noqa: F401, they add routes
     connect,
     history,
     importing,
+    inbox,
+    quality,
     sign_in,
     start,
 )

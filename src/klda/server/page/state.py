@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
 from klda.labels import Label, close_names
 from klda.server.journal import Journal
 from klda.server.page.teaching import Teaching
+from klda.server.page.waiting import Waiting
 from klda.server.service import Service
 from klda.server.settings import STOP_SECONDS
 
@@ -23,6 +24,9 @@ class PageState:
 
     def __init__(self, service: Service) -> None:
         self.service = service
+        self.waiting = Waiting(service.settings.model, service.settings.undo_seconds)
+        self.tests: list[Any] = []  # how the model did on the last files
+        self.inbox: Any = None  # made when it is first needed
         self.tables: OrderedDict[str, Teaching] = OrderedDict()  # by id, the newest last
         self._similar: tuple[list[Label], dict[Label, Label]] = ([], {})
         self._taught: dict[Label, float] = {}  # when each class was last taught
@@ -31,6 +35,8 @@ class PageState:
 
     async def stop(self) -> None:
         """Wait for the tables that are being taught."""
+        if self.inbox is not None:
+            self.inbox.stop()
         for table in self.tables.values():
             await table.finish(STOP_SECONDS)
 
@@ -53,6 +59,7 @@ class PageState:
 
     def undone(self, number: int) -> None:
         """Note that a change was undone."""
+        self.waiting.back(change=number)
         for table in self.tables.values():
             if number in table.changes:
                 table.changes.remove(number)

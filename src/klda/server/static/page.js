@@ -58,6 +58,13 @@ document.addEventListener("keydown", (event) => {
     $("#answer .primary").focus();
   }
   if (isTyping(target) || !plain || event.defaultPrevented) return;
+  const inInbox = !target.matches("button, a, summary") || target.closest("#inbox");
+  const sorting = $("#inbox") && inInbox && $(`[data-inbox-key="${CSS.escape(key.length > 1 ? key : key.toLowerCase())}"]`);
+  if (sorting && !$("#drawer[open]")) {
+    event.preventDefault();
+    if (!event.repeat) sorting.click();
+    return;
+  }
   if (key === "/" && field()) {
     event.preventDefault();
     field().focus();
@@ -156,6 +163,7 @@ const afterAnswer = (answer) => {
 };
 document.addEventListener("htmx:afterSwap", ({ detail }) => {
   if (detail.target.id === "answer") afterAnswer(detail.target);
+  if (detail.target.id === "inbox") $("#inbox .proposed, #inbox .picker[open] input:not([type=hidden])")?.focus();
 });
 document.addEventListener("click", (event) => {
   const picker = event.target.closest("summary.button")?.parentElement;

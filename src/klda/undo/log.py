@@ -13,28 +13,25 @@ of what was learned and of what was forgotten: for the stated time and no longer
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from klda.engine.arrays import add_prefix, strip_prefix
-from klda.engine.engine import DamagedModelError
-from klda.engine.model import ALL, Model
+from klda.engine.model import Model
 from klda.engine.rows import NotLearnedError, Rows
 from klda.engine.scatter import Scatter
 from klda.errors import KldaError
-from klda.labels import Label, label_list
+from klda.labels import Label
+from klda.undo.parts import Packed, size_of, unpacked
 
 KEPT_SECONDS = 24 * 3600.0
 MOST_CHANGES = 200
 MOST_BYTES = 256 << 20  # of all that is kept; a single change may take half of it
 MEANS_DIFFER = 1e-3  # relative: the rows of a class are not those that its statistics were made of
-
-Packed = tuple[Mapping[str, np.ndarray], Mapping[str, Any]]
 
 
 class UndoError(KldaError):
@@ -103,7 +100,7 @@ class Change:
     @property
     def size(self) -> int:
         """Bytes that its part takes."""
-        return 0 if self.part is None else sum(array.nbytes for array in self.part[0].values())
+        return 0 if self.part is None else size_of(self.part)
 
     def declare(self, declared: Mapping[Label, str | None]) -> dict[Label, str | None]:
         """Return the declared classes after the change, given those before."""
@@ -219,7 +216,7 @@ class UndoLog:
         """
         limit = time.time() - self.seconds if before is None else before
         sizes = [each.size for each in self.changes]
-        room = MOST_BYTES - (0 if self.kept is None else _size(self.kept.part))
+        room = MOST_BYTES - (0 if self.kept is None else size_of(self.kept.part))
         start = max(0, len(sizes) - MOST_CHANGES)
         while start < len(sizes) and (
             self.changes[start].when < limit or sum(sizes[start:]) > room
@@ -378,52 +375,6 @@ class UndoLog:
         return cls(float(meta["seconds"]), tuple(changes), dict(meta["declared"]), kept)
 
 
-def part_of(
-    model: Model,
-    rows: np.ndarray,
-    labels: Sequence[Label],
-    ids: Sequence[str | None] | None = None,
-) -> Model:
-    """Return the part of a model that some samples are."""
-    own = Rows.halved() if model.most_rows == ALL else Rows()
-    return replace(model.empty(), rows=own.add(rows, labels, ids))
-
-
-def part_of_classes(model: Model, labels: Sequence[Label]) -> Model:
-    """Return the part of a model that some classes are, their hints included."""
-    first, *others = [model.drop(label)[1] for label in labels]
-    if not others:
-        return first
-    hints = model.hints.at([i for i, one in enumerate(model.hints.labels) if one in labels])
-    if model.rows is not None:
-        own = [i for i, one in enumerate(model.rows.labels) if one in labels]
-        return replace(first, rows=model.rows.at(own), hints=hints)
-    for other in others:
-        first = first.merge(other)
-    return replace(first, hints=hints)
-
-
-def are_few(model: Model, n_rows: int) -> bool:
-    """Whether so many rows take less than the statistics of a model do."""
-    limit = model.map.n_components * (model.map.n_components / 2 + len(model.counts))
-    return model.most_rows == ALL or n_rows * model.n_features <= limit
-
-
-def unpacked(packed: Packed, model: Model) -> Model:
-    """Return a part of a model."""
-    try:
-        part = Model.unpack(*packed, model.backend, model.map)
-    except MemoryError:
-        raise
-    except Exception as error:  # values that can't be right may raise anything
-        raise DamagedModelError(f"what undoes a change: {error}") from error
-    return part
-
-
-def _size(packed: Packed) -> int:
-    return sum(array.nbytes for array in packed[0].values())
-
-
 def _obstacle(later: Change, part: Model, model: Model, sign: int) -> str:
     """Say why a later change stands in the way of adding or removing samples; "" if it does not."""
     for label in part.counts:
@@ -486,31 +437,3 @@ def _is_same(rows: Model, model: Model) -> bool:
     found = to_numpy(mine.means)[mine.order]
     wanted = to_numpy(theirs.means)[theirs.order]
     return bool(np.abs(found - wanted).max() <= MEANS_DIFFER * np.abs(wanted).max())
-
-
-class TaughtRows:
-    """The samples of a learn in batches, as long as their rows take less than their statistics."""
-
-    def __init__(self) -> None:
-        self.batches: list[tuple] = []
-        self.count = 0
-
-    def add(self, model: Model, rows: np.ndarray, labels: Any, ids: Any) -> None:
-        """Keep a batch."""
-        self.count += len(rows)
-        if are_few(model, self.count):
-            self.batches.append((rows, label_list(labels), ids or [None] * len(rows)))
-        else:
-            self.batches = []
-
-    def part(self, before: Model | None, after: Model) -> Model | None:
-        """Return the part of a model that was learned; None if it is all of it, and large."""
-        known = after.empty() if before is None else before
-        if after.rows is not None and known.rows is not None:
-            return after.since(known)
-        learned = sum(after.counts.values()) - sum(known.counts.values())
-        if sum(len(rows) for rows, _, _ in self.batches) == learned:
-            rows, labels, ids = zip(*self.batches, strict=True)
-            names, given = itertools.chain(*labels), itertools.chain(*ids)
-            return part_of(after, np.concatenate(rows), list(names), list(given))
-        return after.since(known) if any(known.counts.values()) else None

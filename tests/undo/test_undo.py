@@ -13,8 +13,8 @@ import pytest
 
 from klda import KldaError, Learner
 from klda.learner import UndoError
-from klda.learner import undo as undo_module
 from klda.storage import folder as storage
+from klda.undo import log as undo_module
 from tests.learner.samples import PROBE, assert_same_scores, rows_of, samples, taught
 
 pytestmark = pytest.mark.filterwarnings("ignore::klda.learner.ForgetTraceWarning")
@@ -312,7 +312,7 @@ def test_undo_after_a_kill(tmp_path):
 import os, sys
 sys.path.insert(0, {str(Path.cwd())!r})
 from klda import Learner
-from tests.learner.test_undo import *
+from tests.undo.test_undo import *
 learner = made("many").learn(*samples("x"))
 learner.save({str(tmp_path / "m")!r})
 CHANGES["rename"](learner).save({str(tmp_path / "m")!r})

@@ -1,0 +1,1 @@
+"""What undoes changes of a model, kept for a while."""
