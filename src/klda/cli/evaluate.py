@@ -82,9 +82,9 @@ def evaluate(
     learner = Learner.load(model, **options.of(context, options.ENCODER))
     known = learner.classes
     tables = reading.open_tables(files, layout, learner.modality, known)
-    if again := ResumableLearn(model, tables).repeated:
+    if learned := ResumableLearn(model, tables).repeated:
         say(
-            f"{named(again)}: learned by this model, so the accuracy is too good. Give rows that "
+            f"{named(learned)}: learned by this model, so the accuracy is too good. Give rows that "
             f"were not learned, or see klda show {model} --quality."
         )
     start = time.perf_counter()
