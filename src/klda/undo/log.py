@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from klda.engine.arrays import add_prefix, strip_prefix
+from klda.engine.checks import check_label_kind
 from klda.engine.model import Model
 from klda.engine.rows import NotLearnedError, Rows
 from klda.engine.scatter import Scatter
@@ -251,6 +252,7 @@ class UndoLog:
                 found = found.subtract(taken)
             if given is not None:
                 log, given = log._follow(change, given, model, 1)
+                check_label_kind(found.classes[:1], list(given.counts), f"change {change.number}")
                 found = found.merge(given)
         except NotLearnedError:
             raise UndoError(
