@@ -1,23 +1,24 @@
-"""How sure to be, what is unknown, and how often an answer is right: all from samples left out.
+"""Calibration: temperature, novelty threshold and expected accuracy, from leave-one-out scores.
 
-A sample that was learned is scored as if it had not been (`klda.engine.leave_one_out`). Of each
-such sample a few numbers remain: how likely its class was at each of a range of temperatures, how
-novel it looked, and whether it got the right answer. Such samples say less than their number
-seems to: their hits vary twice as much as independent ones would, because samples left out share
-all the others. So each counts as half a sample.
+Samples are scored as if they had not been learned (`klda.engine.leave_one_out`). `Evidence` keeps a
+few numbers of each: the loss of its class at a range of temperatures, its novelty, and whether its
+class was the answer. Leave-one-out scores share almost all of their samples, so their hits vary
+twice as much as independent ones would: each counts as half a sample.
 
-Everything is relative to a unit, half the typical squared distance between two class means, with
-which scores grow and shrink. The temperature is the likeliest one, given the samples left out and
-what is usual: ``0.8 unit / sqrt(M)`` for M classes, give or take an octave (two if hotter). The
-threshold of novelty is a quantile of the samples left out, with what is usual of known inputs worth
-ten of them. With one sample of each class none can be left out, and what is unknown can't be told.
+Everything is relative to a unit, half the typical squared distance between two class means, because
+scores grow with it.
 
-While there are few samples all of them are left out whenever that is asked for. Later those that
-were learned since are, and what they told is kept: it counts while the model is not yet twice as
-large as it was then.
+- The temperature is the likeliest one under a prior: ``0.8 unit / sqrt(M)`` for M classes, give or
+  take one octave downwards and two upwards.
+- The threshold of novelty is a quantile of the evidence, combined with a prior worth ten samples.
+  With one sample per class nothing can be left out, and no input is called unknown.
+
+While the samples are few, the evidence is computed from all of them whenever it is needed. Later
+only new samples are left out, and the result is kept: it counts until the model has twice as many
+samples as it had then.
 
 The constants were chosen by cross-validation within the training rows of fifteen sets of texts
-(intents, topics, opinions, moods; five languages), from one sample of each class to all.
+(intents, topics, opinions, moods; five languages), from one sample per class to all.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The engine: a model with its verbs, the solution that was last made of it, and a lock.
+"""The engine: a model, its verbs, its cached solution and a lock.
 
-`klda.KLDA` and `klda.Learner` each hold one. Any number of threads may ask and change it. A change
-makes another model, which takes the place of the old one in a single step: whatever stops it,
-the model is as it was before.
+`klda.KLDA` and `klda.Learner` each hold one. Any number of threads may use it. A change makes
+another model, which replaces the old one in a single step: a change that fails leaves the model as
+it was.
 """
 
 from __future__ import annotations
@@ -360,8 +360,9 @@ def solving_form(
 ) -> tuple[FeatureMap | KernelMap, ClassStatistics, Names]:
     """Return the map, the statistics and the names that a model is solved with.
 
-    While the samples are at hand and few, the map is the kernel between them, and all that follows
-    is the same.
+    Up to `EXACT_KERNEL_ROWS` samples, if they are kept, these are the exact kernel between samples
+    and names, and statistics computed through it; from the next sample on, the random features of
+    the model and its own statistics. All later steps are the same.
     """
     rows, own_map, hints = model.rows, model.map, model.hints
     labels = tuple(hints.labels.tolist())

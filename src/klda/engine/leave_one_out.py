@@ -1,11 +1,11 @@
-"""The scores that samples would have got, had they not been learned, in closed form.
+"""Leave-one-out scores in closed form: how samples would score had they not been learned.
 
 With ``R = (S + rho I)^-1`` and ``v = z - mu_c`` for a sample of a class of n samples, leaving it
-out makes ``mu_c - v / (n - 1)`` of its mean and ``R + k (R v)(R v)^T`` of R,
-``k = a / (1 - a v^T R v)``, ``a = n / (n - 1)``. The sample is taken out of what multiplies it: its
-own class's mean, R, and the weights with which that mean leans on others. The rule's constants
-(squared lengths, corrections, priors) stay, because a new input meets them as they are: such scores
-are on average those of new inputs, from two samples of a class on.
+out turns its class mean into ``mu_c - v / (n - 1)`` and R into ``R + k (R v)(R v)^T`` with
+``k = a / (1 - a v^T R v)``, ``a = n / (n - 1)``. The sample is removed from everything that
+multiplies it: the mean of its class, R, and the weights that a rare class gives to the others. The
+constants of the rule (squared lengths, corrections, priors) stay, because a new input meets them
+unchanged: on average these are the scores of new inputs, from two samples per class on.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""The model: all that was learned, as one value with verbs.
+"""The model: everything learned, as one immutable value with verbs.
 
-A model is a feature map with the statistics of what was learned through it. It keeps the samples
-themselves while they are few, or always if it is asked to; then they are the model, and the
-statistics follow from them when they are needed. No verb changes a model: each returns another one,
-which shares all that stayed the same.
+A model consists of a feature map and the statistics of the samples learned through it. While there
+are at most D / 2 samples (2,500 by default), or always if it is asked to, it also keeps the samples
+themselves. Then they are the model: statistics are computed from them when needed, and forgetting
+leaves no trace. Beyond that number the rows are dropped and the statistics are all there is. Each
+verb returns another model, which shares whatever stayed the same.
 
-The statistics are exact: order and batches make no difference, removing samples undoes learning
-them, and merging two models is the same as learning the samples of both. Calibration also depends
-on when it was asked for: samples are left out of the model as it is at that moment.
+The statistics are exact: they do not depend on order or batches, removing samples undoes learning
+them, and merging two models equals learning the samples of both. Calibration depends on when it was
+asked for, because samples are left out of the model as it is at that moment.
 """
 
 from __future__ import annotations

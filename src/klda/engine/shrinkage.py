@@ -1,26 +1,28 @@
-"""Means of rare classes, estimated with the help of the other classes.
+"""Means of rare classes, estimated with the help of the other classes; and class priors.
 
-The mean of a class with n samples carries noise. In the space that the precision P whitens, its
-squared length is too large by ``spread / n`` (``spread = tr(P Sigma)``, thousands of units), which
-keeps a class taught from a few samples from ever being predicted. Adding ``spread / (2 n)`` to the
-bias mends that on average, but not the noise itself.
+The mean of a class with n samples carries noise. In the space whitened by the precision P, its
+squared length is too large by ``spread / n`` (``spread = tr(P Sigma)``, in the thousands), which
+keeps a class with a few samples from ever being predicted. Adding ``spread / (2 n)`` to the bias
+corrects this on average, but leaves the noise in the direction of the mean.
 
-Class means are alike, though: much of what sets a class apart lies in the directions in which the
+Class means are alike, though: much of what distinguishes a class lies in directions in which the
 other classes differ from each other. So each mean, relative to the mean of all means, is replaced
 by its ridge regression on the others,
 
     c_m = (K + r_m I)^-1 k_m,      r_m = M v (1 / n_m - 1 / n),
 
-K being the inner products of the other means and k_m those with class m: the posterior mean
-under a normal prior with the covariance of the other means (empirical Bayes). ``v`` is the variance
-of a new sample along a whitened direction and n the average number of samples: the other means
-carry noise, too, so that only the noise beyond theirs counts, and a class with as many samples as
-most or more keeps its mean as it is. Relative means add up to zero, so that a class's own part,
-what the others can't say, is one more direction of small variance; of it the fraction ``own_m`` is
-kept, which grows with n_m. A fraction of just ``signal / (signal + noise)`` makes the scores right
-on average; noise that a larger one lets through is made up for in the biases.
+where K are the inner products of the other means and k_m those with class m. This is the posterior
+mean under a normal prior with the covariance of the other means (empirical Bayes). ``v`` is the
+variance of a new sample along a whitened direction and n the average number of samples per class:
+the other means are noisy too, so only the noise beyond theirs counts, and a class with an average
+number of samples or more keeps its mean.
 
-All of it needs inner products of class means only, no samples. With more than a thousand classes
+The relative means add up to zero, so the part of a mean that the others do not explain is one more
+direction of small variance. The fraction ``own_m`` of it is kept, which grows with n_m. With
+``own = signal / (signal + noise)`` the scores are right on average; the noise that a larger
+fraction lets through is corrected in the biases.
+
+All of this needs inner products of class means only, no samples. With more than 1,024 classes the
 means stay as they are, and only the biases are corrected.
 """
 

@@ -1,11 +1,15 @@
 """From statistics to a linear classifier: ``w_m = P mu_m``, ``b_m = -1/2 mu_m^T w_m``.
 
-Scores are relative to a class at the mean of the class means: a constant that all classes share is
-left out, so that float32 spends its digits on the differences between classes.
+Scores are relative to a class at the mean of the class means: the constant that all classes share
+is left out, so that float32 spends its digits on the differences between classes.
 
 ``P`` is N times ``R = (S + rho I)^-1``. The ridge rho is rounded to a fixed grid (eight steps per
-octave, at most 4.5% off): a small change then leaves it where it was, the factor of the scatter is
-kept, and the classifier is a function of the statistics alone, not of when it was solved.
+octave, at most 4.5% off). A small change then leaves it where it was, so the factor of the scatter
+is kept and updated, and the classifier is a function of the statistics alone.
+
+The steps: choose the ridge (`klda.engine.ridge`), factorise or update the factor (`Factored`),
+estimate class means from samples and names (`klda.engine.names`), improve those of rare classes
+(`klda.engine.shrinkage`), add regression (`klda.engine.rule`).
 """
 
 from __future__ import annotations
