@@ -142,10 +142,10 @@ def test_a_class_comes_back_as_it_was_declared(learner, taught):
         learner.learn(["it barked at me"], ["dogs"])
     classes, before = learner.classes, learner.predict_proba(["who barks?", "it meows"])
     with no_encoder(learner):
-        detached = learner.detach("dogs")
+        learner.forget("dogs")
         assert learner.classes == {"cats": 0}
         assert learner.declared == {"cats": None}
-        learner.attach(detached)
+        learner.undo()
     assert (learner.classes, learner.declared) == (classes, CLASSES)
     assert learner.predict_proba(["who barks?", "it meows"]) == pytest.approx(before, abs=1e-3)
 
