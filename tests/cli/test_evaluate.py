@@ -101,3 +101,10 @@ def test_tune_unknown_is_kept_and_used(cli, make, rows, tmp_path):
     message = cli("tune-unknown", known, unknown, "--model", model, "--most-refused", 2, code=1)
     assert "--most-refused=2.0" in message.stderr
     assert folder_content(model) == before
+
+
+def test_rows_that_were_learned_are_no_test(cli, make, rows, tmp_path):
+    model = make("m", "abc")
+    said = cli("evaluate", tmp_path / "m-rows.npz", "--model", model).stderr
+    assert "m-rows.npz: learned by this model, so the accuracy is too good." in said
+    assert "too good" not in cli("evaluate", rows("t", "abc", seed=5), "--model", model).stderr
