@@ -26,15 +26,19 @@ def peers_at_work(
     """Let klda and other packages learn texts: accuracy, seconds, memory, disk, what is kept.
 
     The packages are those of pip install -e "bench[peers]"; --programs leaves some out. A job that
-    is in the output folder is not done again, unless the package has changed.
+    is in the output folder is not done again, unless the package has changed; the page shows all
+    that are there.
     """
     with progress() as notify:
-        found = measure(names(jobs), names(programs), data, Results.of(output), notify)
+        measure(names(jobs), names(programs), data, Results.of(output), notify)
+    found = {(row["job"], row["program"]): row for row in Results.of(output).latest().values()}
     page = ["# klda and other packages at work", ""]
-    for job in names(jobs):
-        frame = pd.DataFrame([_line(row) for row in found if row["job"] == job])
-        show(frame, JOBS[job].title)
-        page += [f"## {JOBS[job].title}", "", markdown(frame), ""]
+    for job, known in JOBS.items():
+        own = [found[job, name] for name in PROGRAMS if (job, name) in found]
+        if own:
+            frame = pd.DataFrame([_line(row) for row in own])
+            show(frame, known.title)
+            page += [f"## {known.title}", "", markdown(frame), ""]
     file = output / "at-work.md"
     file.write_text("\n".join(page), encoding="utf-8")
     wrote([file])
