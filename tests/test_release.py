@@ -107,6 +107,6 @@ def test_readme_runs_with_the_wheel_in_an_empty_environment(version, built, tmp_
     work.mkdir()
     code = program(ROOT / "README.md")
     said = run(str(scripts / "python"), "-u", "-c", code, cwd=work, env=environment)
-    assert said.startswith("['card_arrival']\n['lost_card']\n")
+    assert said.startswith("['card_arrival']\n['refund']\n")
     assert "when does my card arrive?,card_arrival," in said
     assert "klda-bench" not in run(*pip[:3], "list", env=environment)

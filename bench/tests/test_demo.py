@@ -44,7 +44,8 @@ def shown(tmp_path_factory):
 
 def figures(text, first_cell):
     """Percentages in the row of a table that begins with a cell."""
-    row = next(line for line in text.splitlines() if re.match(rf"│\s+{first_cell}\s+│", line))
+    cell = re.escape(first_cell)
+    row = next(line for line in text.splitlines() if re.match(rf"│\s+{cell}\s+│", line))
     return [float(found) for found in re.findall(r"([\d.]+)%", row)]
 
 
@@ -56,17 +57,17 @@ def test_the_demonstration_ends_in_time_and_draws_a_picture(shown):
 
 
 def test_names_alone_answer_and_samples_improve_accuracy(shown):
-    accuracy = {k: figures(shown[0], k)[0] for k in ("0, names only", "1", "4", "16")}
-    assert accuracy["0, names only"] > 60
-    assert accuracy["0, names only"] < accuracy["4"] < accuracy["16"]
+    accuracy = {k: figures(shown[0], k)[0] for k in ("0 (names)", "1", "4", "16")}
+    assert accuracy["0 (names)"] > 60
+    assert accuracy["0 (names)"] < accuracy["4"] < accuracy["16"]
     assert accuracy["16"] > 90
 
 
 def test_confidence_follows_accuracy(shown):
-    for k in ("0, names only", "1", "2", "4", "8", "16"):
+    for k in ("0 (names)", "1", "2", "4", "8", "16"):
         accuracy, confidence, wrong_and_sure = figures(shown[0], k)[:3]
         # With names alone and one sample of each class nothing can be left out: rather unsure.
-        assert -40 < confidence - accuracy < 15
+        assert -50 < confidence - accuracy < 15
         assert wrong_and_sure <= 5
 
 

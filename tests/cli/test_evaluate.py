@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from klda import Learner
-from tests.cli.conftest import LABELS
+from tests.cli.conftest import LABELS, folder_content
 
 
 def test_evaluate(cli, bot):
@@ -78,3 +78,33 @@ def test_labels_that_the_model_does_not_have_are_named_before_the_accuracy(cli, 
     said = " ".join(cli("evaluate", test, "--model", model).stdout.split())
     assert said.startswith("1 label is no class of this model: 'pizza' (50 samples). 50 samples of")
     assert "Without" not in said
+
+
+def test_tune_unknown_is_kept_and_used(cli, make, rows, tmp_path):
+    model = make("m", "abcdef")
+    known, unknown = rows("known", "abcdef", seed=5), rows("unknown", "xyz", seed=5)
+    found = cli.json("tune-unknown", known, unknown, "--model", model)
+    (chosen,) = [one for one in found["choices"] if one["chosen"]]
+    assert (found["known"], found["unknown"]) == (150, 75)
+    assert chosen["known_refused"] + chosen["unknown_accepted"] < 0.2
+    learner = Learner.load(model)
+    with np.load(unknown) as arrays:
+        accepted = np.mean(learner.is_known(arrays["features"]))
+    assert accepted == pytest.approx(chosen["unknown_accepted"])
+    cli("predict", unknown, "--model", model, "--reject", "-o", tmp_path / "answers.csv")
+    answers = (tmp_path / "answers.csv").read_text()
+    assert answers.count(",true") == round(75 * accepted)
+    shown = cli("tune-unknown", known, unknown, "--model", model, "--most-refused", 0.02).stdout
+    assert "chosen" in shown
+    assert "From 150 known and 75 unknown inputs." in shown
+    before = folder_content(model)
+    message = cli("tune-unknown", known, unknown, "--model", model, "--most-refused", 2, code=1)
+    assert "--most-refused=2.0" in message.stderr
+    assert folder_content(model) == before
+
+
+def test_rows_that_were_learned_are_no_test(cli, make, rows, tmp_path):
+    model = make("m", "abc")
+    said = cli("evaluate", tmp_path / "m-rows.npz", "--model", model).stderr
+    assert "m-rows.npz: learned by this model, so the accuracy is too good." in said
+    assert "too good" not in cli("evaluate", rows("t", "abc", seed=5), "--model", model).stderr

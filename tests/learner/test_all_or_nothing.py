@@ -100,7 +100,7 @@ CHANGES = {
     "forget": lambda bot: bot.forget("a"),
     "forget samples": lambda bot: bot.forget(ids=[0, 1]),
     "forget rows": lambda bot: bot.forget("a", rows_of("a")[:3]),
-    "undo": lambda bot: bot.attach(bot.detach("a")),
+    "undo": lambda bot: bot.forget("a").undo(),
     "merge": lambda bot: bot.merge(OTHER),
     "rename": lambda bot: bot.rename("a", "c"),
     "rebuild": lambda bot: bot.rebuild(ridge=0.5),
@@ -132,7 +132,7 @@ def test_a_change_that_is_interrupted_is_complete_or_has_not_happened(name):
     steps = [state(start)]
     if name == "undo":  # two changes
         half = start.copy()
-        half.detach("a")
+        half.forget("a")
         steps.append(state(half))
     complete = start.copy()
     with Interrupt() as run:

@@ -82,7 +82,7 @@ class Story:
     def undo(self, label, _):
         """Bring back a class that was forgotten; its samples are now the last."""
         if label in self.learner.classes:
-            self.learner.attach(self.learner.detach(label))
+            self.learner.forget(label).undo()
             self.known.sort(key=lambda one: one[0] == label)
 
     def save_and_load(self, *_):

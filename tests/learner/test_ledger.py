@@ -93,7 +93,7 @@ def test_merging_and_undoing_keep_the_ids_that_were_given():
     learner.merge(keeper("b").learn(rows_of("y", 1), ["y"], ids=["other"]))
     assert ids_of(learner)[-1] == "other"
     assert len(set(ids_of(learner))) == len(learner.ledger) == 26
-    learner.attach(learner.detach("x"))
+    learner.forget("x").undo()
     assert learner.ledger.counts == learner.classes == {"a": 12, "b": 12, "x": 1, "y": 1}
     assert learner.forget(ids="mine").classes == {"a": 12, "b": 12, "y": 1}
 

@@ -120,6 +120,14 @@ def test_what_can_not_be_declared_is_refused(learner, wrong):
     assert learner.declared == CLASSES
 
 
+def test_one_class_alone_is_answered_by_its_name_or_not():
+    for texts in (["where is my card"], ["where is my card"] * 2, ["my card", "a card please"]):
+        learner = Learner("ngrams").learn(texts, ["lost_card"] * len(texts))
+        (answer,) = learner.answer(["a pizza please"])
+        assert answer.top == [("lost_card", 1.0)]
+        assert answer.known is None
+
+
 def test_only_texts_have_names():
     with pytest.raises(KldaError, match="for texts only"):
         Learner("features").declare("cats")
@@ -142,10 +150,10 @@ def test_a_class_comes_back_as_it_was_declared(learner, taught):
         learner.learn(["it barked at me"], ["dogs"])
     classes, before = learner.classes, learner.predict_proba(["who barks?", "it meows"])
     with no_encoder(learner):
-        detached = learner.detach("dogs")
+        learner.forget("dogs")
         assert learner.classes == {"cats": 0}
         assert learner.declared == {"cats": None}
-        learner.attach(detached)
+        learner.undo()
     assert (learner.classes, learner.declared) == (classes, CLASSES)
     assert learner.predict_proba(["who barks?", "it meows"]) == pytest.approx(before, abs=1e-3)
 

@@ -160,8 +160,8 @@ class Verbs:
     def retry(self, number):
         return self.service.change(Change("retry", target=number))
 
-    def rename(self, old, new):
-        return self.service.change(Change("rename", (old, new)))
+    def rename(self, old, new, merge=False):
+        return self.service.change(Change("rename", (old, new), merge=merge))
 
     def declare(self, classes, key=None):
         descriptions = list(classes.values())

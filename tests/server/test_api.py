@@ -35,7 +35,7 @@ def test_learn_forget_undo_rename(client):
         "version": 1,
         "forgotten": [],
         "exact": False,
-        "undo": None,
+        "undo": 1,
         "repeated": False,
     }
     forgotten = client.post("/v1/forget", json={"labels": ["dogs"]}).json()

@@ -131,6 +131,15 @@ def test_ask_confirm_correct_and_explain(address, open_page):
     expect(page.locator("#figures")).to_contain_text("98 examples")
     expect(page.locator("#value")).to_be_focused()
 
+    # A misclick is taken back, and the question is asked again.
+    page.click("#messages >> text=Undo")
+    says(page, "Undone: taught 1 example of")
+    expect(page.locator("#figures")).to_contain_text("97 examples")
+    expect(page.locator("#answer .primary").first).to_be_focused()
+    page.keyboard.press("1")
+    expect(page.locator("#figures")).to_contain_text("98 examples")
+    expect(page.locator("#value")).to_be_focused()
+
     # Who types on has another question.
     page.keyboard.type("please transfer money to my brother")
     page.keyboard.press("Enter")
@@ -286,6 +295,8 @@ def test_add_describe_teach_rename_merge_remove_and_undo(address, open_page):
     drawer.locator("button:text-is('Merge')").click()
     says(page, f"into “{kept}”.")
     expect(rows).to_have_count(5)
+    page.click("#messages >> text=Undo")
+    expect(rows).to_have_count(6)
 
     # Filter, remove, undo.
     page.fill("#search", "TRANSFER")
@@ -384,6 +395,9 @@ def test_the_inbox_is_sorted_with_the_keyboard_alone(address, open_page):
     page.keyboard.press("1")
     expect(page.locator("#inbox")).to_contain_text("All sorted")
     expect(figures).to_contain_text("100 examples")
+    page.keyboard.press("u")
+    expect(page.locator("#inbox")).to_contain_text("3 of 4 sorted")
+    expect(figures).to_contain_text("99 examples")
 
 
 def test_quality_says_what_to_do_next_and_tests_a_file(address, open_page, tmp_path):
@@ -406,7 +420,7 @@ def test_quality_says_what_to_do_next_and_tests_a_file(address, open_page, tmp_p
 # ------------------------------------------------------------------ import, first visit, connect
 
 
-def test_a_file_is_looked_at_and_taught(address, open_page, tmp_path):
+def test_a_file_is_looked_at_taught_and_undone(address, open_page, tmp_path):
     table = tmp_path / "more.csv"
     lines = [f"{i},the printer on floor {i} is jammed,printer" for i in range(80)]
     table.write_text("number,text,label\n" + "\n".join(lines))
@@ -423,6 +437,9 @@ def test_a_file_is_looked_at_and_taught(address, open_page, tmp_path):
     page.click("text=Teach 80 rows")
     expect(page.locator("#import")).to_contain_text("Taught 80 rows, 1 new class")
     expect(page.locator("#figures")).to_contain_text("7 classes, 176 examples")
+    page.click("text=Undo import")
+    expect(page).to_have_url(re.compile("/classes$"))
+    expect(page.locator("#figures")).to_contain_text("6 classes, 96 examples")
 
 
 def test_from_the_first_visit_to_a_connection(open_page, tmp_path):

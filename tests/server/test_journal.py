@@ -11,7 +11,6 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from klda.learner import Detached
 from klda.server.changes import Bookmark, Change, Key, Tally
 from klda.server.journal import Journal, JournalError
 from klda.storage.folder import JOURNAL
@@ -73,7 +72,7 @@ def test_what_is_added_is_read_back_exactly(journal):
     assert found[0].rows.dtype == np.float32
     assert written(journal.made_with(Key("k", ""))) == written(changes[0])
     assert numbers(journal.history()) == [1, 2, 3, 4, 5]
-    assert numbers(journal.since(3)) == [4, 5]
+    assert numbers(journal.numbered([5, 2])) == [2, 5]
 
 
 def test_a_transaction_that_fails_leaves_nothing(journal):
@@ -87,7 +86,7 @@ def test_a_transaction_that_fails_leaves_nothing(journal):
 
 def test_what_the_model_has_is_not_replayed_and_the_count_continues(journal):
     add(journal, learn(1, key="k"), learn(2), learn(3))
-    journal.saved(2, undo_before=0.0)
+    journal.saved(2)
     assert numbers(journal.waiting()) == [3]
     saved = journal.bookmark(3, is_open=True)  # the model was saved, and then a kill came
     assert reopened(journal, saved).waiting() == []
@@ -98,7 +97,7 @@ def test_what_the_model_has_is_not_replayed_and_the_count_continues(journal):
 def test_a_model_older_than_its_journal_is_an_error(journal):
     add(journal, learn(1), learn(2), learn(3))
     older = journal.bookmark(1, is_open=True)
-    journal.saved(2, undo_before=0.0)
+    journal.saved(2)
     with pytest.raises(JournalError, match="the model is older"):
         reopened(journal, older)
 
@@ -106,23 +105,10 @@ def test_a_model_older_than_its_journal_is_an_error(journal):
 def test_what_was_erased_is_not_on_the_disk(journal, tmp_path):
     change = learn(1, 500)
     secret = change.rows.tobytes()[1000:1064]
-    means = np.random.default_rng(7).normal(size=300).astype(np.float32)
-    gone = Detached("a", 3, {"means": means}, {"names": [1]})
     add(journal, change)
-    with journal.transaction():
-        journal.add(Change("forget", ["a"], number=2, when=5.0), [gone])
-    (back,) = journal.undo_of(2)
-    assert (back.label, back.count, back.meta) == ("a", 3, {"names": [1]})
-    assert back.arrays["means"].tobytes() == means.tobytes()
-    assert all(on_disk(tmp_path, part) for part in (secret, means.tobytes()))
-    journal.saved(2, undo_before=5.0)
+    assert on_disk(tmp_path, secret)
+    journal.saved(1)
     assert not on_disk(tmp_path, secret)
-    assert numbers(journal.undoable()) == [2]
-    assert journal.has_undo(6.0)
-    journal.saved(2, undo_before=6.0)
-    assert not on_disk(tmp_path, means.tobytes())
-    assert not journal.undoable()
-    assert not journal.has_undo(6.0)
 
 
 def on_disk(folder, content):
@@ -132,13 +118,13 @@ def on_disk(folder, content):
 def test_only_the_latest_keys_are_kept(tmp_path):
     with closing(opened(tmp_path, most=3)) as journal:
         add(journal, *(learn(i, 1, key=f"k{i}") for i in range(1, 7)))
-        journal.saved(6, undo_before=0.0)
+        journal.saved(6)
         assert [i for i in range(1, 7) if journal.made_with(Key(f"k{i}", ""))] == [4, 5, 6]
 
 
 def test_a_journal_of_a_newer_version_is_refused_and_left_alone(journal, tmp_path):
     add(journal, learn(1))
-    journal._db.execute("PRAGMA user_version = 5")
+    journal._db.execute("PRAGMA user_version = 6")
     journal.close()
     before = (tmp_path / JOURNAL).read_bytes()
     with pytest.raises(JournalError, match="not written by this version of klda"):

@@ -255,7 +255,7 @@ def test_every_removal_can_be_undone_while_there_is_time(client):
         assert "keep a small trace" in said
     listed = client.get("/history").text
     assert listed.index("Removed “cats”") < listed.index("Removed “bees”")
-    assert "10 minutes" in listed
+    assert "24 hours" in listed
     undo = re.findall(r'name="number" value="(\d+)"', listed.partition("<main")[2])
     assert len(undo) == 2
     assert "Undone: removed “bees”." in client.post("/page/undo", data={"number": undo[1]}).text

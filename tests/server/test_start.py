@@ -241,19 +241,6 @@ def test_a_journal_that_was_tampered_with_stops_the_start(features_model, statem
         assert again.counts == expected
 
 
-def test_a_damaged_undo_restores_nothing(features_model):
-    with Running(features_model) as running:
-        gone = running.forget(["bees"])
-    with closing(sqlite3.connect(features_model / JOURNAL)) as journal, journal:
-        ((stored,),) = journal.execute("SELECT undo FROM changes WHERE undo NOTNULL")
-        altered = stored[:-1] + bytes([stored[-1] ^ 1])
-        journal.execute("UPDATE changes SET undo = ? WHERE undo NOTNULL", (altered,))
-    with Running(features_model) as running:
-        with pytest.raises(JournalError, match="checksum"):
-            running.undo(gone.number)
-        assert set(running.counts) == {"ants", "cats"}
-
-
 @pytest.mark.parametrize("noted", ["x", {"position": "x"}, {"position": -1}, {"position": 10**30}])
 def test_a_model_that_says_nonsense_about_its_journal_is_damaged(features_model, noted):
     storage.save_extras(features_model, {"service": noted})

@@ -216,7 +216,7 @@ def test_a_changed_program_runs_ours_again_and_no_peer(folder, tmp_path, monkeyp
     output = tmp_path / "out"
     arguments = ("--datasets", folder, "--shots", "2", "--draws", 1, "--output", output)
     for program in ("one", "other"):
-        monkeypatch.setattr(draws, "program", lambda program=program: program)
+        monkeypatch.setattr(draws, "PROGRAM", program)
         assert call(*arguments, "--methods", "ours,ncm").exit_code == 0
     assert [row["method"] for row in rows_of(output)] == ["ours", "ncm", "ours"]
 

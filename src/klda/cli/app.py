@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from klda.cli import edit, evaluate, export, labels, learn, mcp, predict, serve, show
+from klda.cli import edit, evaluate, export, labels, learn, mcp, predict, serve, show, tune
 from klda.cli.console import complain, notes_to, say
 from klda.data import BadRowError
 from klda.errors import KldaError, is_lack_of_memory
@@ -167,7 +167,7 @@ def klda(
 
 for panel, commands in {
     "Teach": (learn.learn, edit.declare, edit.forget, edit.rename, edit.merge, edit.undo),
-    "Ask": (predict.predict, evaluate.evaluate, serve.serve, mcp.mcp),
+    "Ask": (predict.predict, evaluate.evaluate, tune.tune_unknown, serve.serve, mcp.mcp),
     "Look": (show.show, labels.check, labels.suggest, show.models),
     "Take along": (export.export,),
 }.items():

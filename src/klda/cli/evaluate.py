@@ -73,6 +73,7 @@ def evaluate(
     """
     from klda.inspection import plots
     from klda.learner import Learner
+    from klda.learner.resume import ResumableLearn, named
 
     layout = options.layout(text_column, label_column, header, encoding, ignore_case)
     for name, path in (("--confusion", confusion), ("--reliability", reliability)):
@@ -81,6 +82,11 @@ def evaluate(
     learner = Learner.load(model, **options.of(context, options.ENCODER))
     known = learner.classes
     tables = reading.open_tables(files, layout, learner.modality, known)
+    if learned := ResumableLearn(model, tables).repeated:
+        say(
+            f"{named(learned)}: learned by this model, so the accuracy is too good. Give rows that "
+            f"were not learned, or see klda show {model} --quality."
+        )
     start = time.perf_counter()
     with reading.shown(tables, "Evaluating", labels=True, skip_bad=skip_bad) as rows:
         batches = ((batch.inputs, batch.labels or []) for batch in rows)

@@ -92,6 +92,7 @@ def _summary(model: Path, document: dict[str, Any]) -> RichTable:
         "expected accuracy": _expected(document.get("quality")),
         "few samples": _few(document["classes"]),
         "keeps": _kept(document),
+        "for undo": _kept_for_undo(document.get("undo")),
         "size": f"{size / 1e6:.1f} MB",
         "saved": f"{_time(document['saved'])} by klda {document['klda_version']}",
     }
@@ -161,6 +162,14 @@ def _kept(document: dict[str, Any]) -> str:
         samples = counted(keeps["pending"], "sample")
         return f"statistics, and the features of {samples} until probabilities are calibrated"
     return "statistics only: counts, means and what all classes share"
+
+
+def _kept_for_undo(undo: dict[str, Any] | None) -> str:
+    """Say what the folder holds so that changes can be undone; "" if nothing."""
+    if undo is None:
+        return ""
+    changes = counted(len(undo["changes"]), "change")
+    return f"the features of {changes}, for {undo['seconds'] / 3600:g} hours"
 
 
 def _classes(document: dict[str, Any], all_classes: bool) -> RichTable:

@@ -253,7 +253,7 @@ def _rule(factored: Factored, parameters: Parameters) -> Solved:
     if factored.names.labels:
         of_samples = backend.to_numpy((found.own_plain * found.own).sum(1), np.float64)
         shorter = np.median(of_samples) / max(np.median(lengths), np.finfo(float).tiny)
-        unit *= float(np.sqrt(shorter))
+        unit *= float(np.sqrt(shorter)) or 1.0  # of one class alone: its mean is the average
     return Solved(factored, found, centre, terms, weights, biases, unit)
 
 

@@ -323,6 +323,8 @@ class Learner(Answering):
                 draft.undone_by(adds=True, part=self._part(draft, taught))
                 return self
             counts, ends = Counter(self.classes), np.cumsum(parts).tolist()
+            if ends[-1:] != [len(rows)]:
+                raise KldaError(f"parts={list(parts)} are not numbers that add up to {len(rows)}.")
             for start, end in zip([0, *ends], ends, strict=False):
                 own = slice(start, end)
                 counts.update(names[own])

@@ -101,7 +101,7 @@ def _answer(service: Service, made: Change) -> dict[str, Any]:
         "learned": 0 if made.repeated else max(0, made.samples),
         "forgotten": made.labels if made.kind in ("forget", "remove") else (),
         "exact": made.exact,
-        "undo": made.number if made.kind == "forget" else None,
+        "undo": made.number,
         "repeated": made.repeated,
     }
 
@@ -160,8 +160,12 @@ async def forget(body: schemas.ForgetBody, service: CurrentService, key: MaybeKe
 
 @_changing("/undo")
 async def undo(body: schemas.UndoBody, service: CurrentService, key: MaybeKey) -> Any:
-    """Restore the classes that a forget dropped."""
-    return _answer(service, await service.change(Change("undo", target=body.undo, key=key)))
+    """Undo a change: the model becomes what it would be had the change never been made.
+
+    That is exact, also after other changes, and for as long as the history says `undoable`. An undo
+    is a change, too: undo it to make the change again.
+    """
+    return _answer(service, await service.change(Change("undo", target=body.undo or 0, key=key)))
 
 
 @_changing("/retry")
@@ -248,7 +252,7 @@ async def scores(service: CurrentService) -> Any:
 async def history(service: CurrentService, query: Annotated[schemas.HistoryQuery, Query()]) -> Any:
     """List the latest changes, the latest first."""
     found = await service.history(query.limit, query.before)
-    undoable = {change.number for change in await service.undoable()}
+    undoable = {change.number for change in await service.undoable(undos=True)}
     listed = [
         {
             "change": made.number,

@@ -64,7 +64,7 @@ class Client:
         self._http = httpx.Client(base_url=url.rstrip("/"), headers=headers, timeout=timeout)
         self._lost = httpx.TransportError
         self._modality: str | None = None
-        self._last_forget: int | None = None
+        self._made: list[list[int]] = []  # numbers of the changes of each call
 
     def __repr__(self) -> str:
         return f"<Client {self._http.base_url}>"
@@ -158,42 +158,45 @@ class Client:
     def _change_samples(self, path: str, inputs: Any, labels: Any) -> Self:
         inputs = checked_inputs(inputs, self.modality)
         names = _one_each(inputs, labels)
-        for part in self._parts(inputs):
-            self._change(path, {**self._body(inputs[part]), "labels": names[part]})
-        return self
+        parts = self._parts(inputs)
+        bodies = [{**self._body(inputs[part]), "labels": names[part]} for part in parts]
+        return self._change(path, *bodies)
 
     def declare(self, classes: Label | Sequence[Label] | Mapping[Label, str | None]) -> Self:
         """Make classes known by their names, or by descriptions if `classes` maps names to them."""
         given = classes if isinstance(classes, Mapping) else dict.fromkeys(as_list(classes))
-        self._change("/v1/declare", {"classes": {str(as_python(x)): given[x] for x in given}})
-        return self
+        return self._change(
+            "/v1/declare", {"classes": {str(as_python(x)): given[x] for x in given}}
+        )
 
     def forget(self, labels: Label | Sequence[Label], inputs: Any = None) -> Self:
-        """Forget classes, or with `inputs`: exactly these samples, with one label each or for all.
-
-        Forgetting classes can be undone for a while; see :meth:`undo`.
-        """
+        """Forget classes, or with `inputs`: exactly these samples, one label for each or all."""
         names = as_list(labels)
         if inputs is None:
-            self._last_forget = int(self._change("/v1/forget", {"labels": names})["undo"])
-            return self
+            return self._change("/v1/forget", {"labels": names})
         inputs = checked_inputs(inputs, self.modality)
         return self._change_samples(
             "/v1/forget", inputs, names * len(inputs) if len(names) == 1 else names
         )
 
     def undo(self, number: int | None = None) -> Self:
-        """Restore the classes of a forget: by its number, by default this client's last one."""
-        number = self._last_forget if number is None else number
-        if number is None:
-            raise KldaError("number is missing: this client has not forgotten any class.")
-        self._change("/v1/undo", {"undo": number})
+        """Undo a change: the model becomes what it would be had it never been made.
+
+        `number` is that of an entry in the :attr:`history`; by default it is what this client
+        changed last and has not undone.
+        """
+        if number is None and not self._made:
+            raise KldaError("number is missing: this client has nothing to undo; see its history.")
+        numbers = self._made[-1] if number is None else [number]
+        for one in reversed(numbers):
+            self._call_once("/v1/undo", {"undo": one})
+        self._made = [made for made in self._made if not set(made) & set(numbers)]
         return self
 
     def rename(self, old: Label, new: Label, *, merge: bool = False) -> Self:
         """Give a class another name; with `merge` it becomes part of the class of that name."""
-        self._change("/v1/rename", {"old": as_python(old), "new": as_python(new), "merge": merge})
-        return self
+        body = {"old": as_python(old), "new": as_python(new), "merge": merge}
+        return self._change("/v1/rename", body)
 
     def predict(self, inputs: Any, *, reject: float | None = None) -> np.ndarray:
         """Return the likeliest class of each input.
@@ -303,7 +306,14 @@ class Client:
             return {"images": [_encode_image(image) for image in inputs]}
         return {"features": np.asarray(inputs, np.float32).tolist()}
 
-    def _change(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def _change(self, path: str, *bodies: dict[str, Any]) -> Self:
+        made: list[int] = []
+        self._made.append(made)
+        for body in bodies:
+            made.append(int(self._call_once(path, body)["version"]))
+        return self
+
+    def _call_once(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         return self._call("POST", path, body, **{"Idempotency-Key": uuid.uuid4().hex})
 
     def _call(

@@ -4,8 +4,8 @@ It has a row for each of the latest changes. One transaction makes a group of ch
 its commit is the acknowledgement. The database file alone has all that was acknowledged: a
 write-ahead log would be faster, but SQLite goes on without a word if one is lost or damaged.
 
-The rows of features that were learned are erased once the model folder has them, and what undoes a
-change once it can't be undone any more. The rest stays: idempotency keys, and the history.
+The rows of features that were learned or forgotten are erased once the model folder has them. The
+rest stays: idempotency keys, and the history.
 
 Each change has a checksum of itself and all before it, and the first is random: no two journals
 have one in common. The model folder has a bookmark, the number and the checksum of the last change
@@ -26,14 +26,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load, save
 
 from klda.errors import KldaError
-from klda.learner import Detached
-from klda.server.changes import MAX_NUMBER, Bookmark, Change, Key, Tally, digest
+from klda.server.changes import MAX_NUMBER, Bookmark, Change, Key, Tally
 from klda.storage.folder import JOURNAL, check_own
 
-VERSION = 4
+VERSION = 5
 MAX_KEPT = 10_000  # changes that the model folder has
 MAX_HISTORY = 2_000  # changes that are listed
 
@@ -45,11 +43,9 @@ _SCHEMA = (
     at REAL NOT NULL,
     change TEXT NOT NULL,
     rows BLOB,  -- NULL once the model folder has them
-    undo BLOB,  -- what undoes the change, for a while
     key TEXT UNIQUE,
     checksum TEXT NOT NULL  -- of this change and all before it
 )""",
-    "CREATE INDEX undos ON changes (at) WHERE undo NOTNULL",
     # Changes that could not be replayed, and why; NULL once they were made again.
     "CREATE TABLE refused (number INTEGER PRIMARY KEY, reason TEXT)",
     # How far the model folder has the changes; the foundation model of one not saved yet.
@@ -58,7 +54,6 @@ _SCHEMA = (
 _ERASE = (
     "UPDATE changes SET rows = NULL WHERE number <= :position AND rows NOTNULL "
     "AND number NOT IN (SELECT number FROM refused WHERE reason NOTNULL)",
-    "UPDATE changes SET undo = NULL WHERE at < :undo_before AND undo NOTNULL",
     "DELETE FROM changes WHERE number <= :oldest "
     "AND number NOT IN (SELECT number FROM refused WHERE reason NOTNULL)",
     "UPDATE state SET position = :position, foundation = NULL",
@@ -109,7 +104,7 @@ class Journal:
         if not is_own:
             self._begin(given.position)
         elif given.position > self.position:
-            self.saved(given.position, undo_before=0.0)  # a kill came between save and erasure
+            self.saved(given.position)  # a kill came between save and erasure
 
     def _is_own_version(self, position: int) -> bool:
         ((version,),) = self._run("PRAGMA user_version")
@@ -153,7 +148,7 @@ class Journal:
             for statement in _SCHEMA:
                 self._run(statement)
             first = (position, secrets.token_hex(16))
-            self._run("INSERT INTO changes VALUES (?, 0, '', NULL, NULL, NULL, ?)", *first)
+            self._run("INSERT INTO changes VALUES (?, 0, '', NULL, NULL, ?)", *first)
             self._run("INSERT INTO state VALUES (?, NULL)", position)
             self._run(f"PRAGMA user_version = {VERSION}")
         self.position, self.foundation = position, None
@@ -240,42 +235,35 @@ class Journal:
     def waiting(self) -> list[Change]:
         """Return the changes that the model folder does not have, oldest first."""
         before, changes = self._checksum(self.position), []
-        for number, text, rows, undo, sealed, refused in self._run(
-            "SELECT changes.number, change, rows, undo, checksum, refused.number FROM changes "
+        for number, text, rows, sealed, refused in self._run(
+            "SELECT changes.number, change, rows, checksum, refused.number FROM changes "
             "LEFT JOIN refused USING (number) WHERE changes.number > ? ORDER BY changes.number",
             self.position,
         ):
             if refused is None:
-                if sealed != _seal(before, number, text, rows, undo):
+                if sealed != _seal(before, number, text, rows):
                     raise self._unusable(f"the checksum of change {number} is another one")
                 changes.append(self._decoded(number, text, rows))
             before = sealed
         return changes
 
-    def saved(self, position: int, undo_before: float) -> None:
-        """Erase what the model folder has, and what undoes changes made before a time."""
+    def saved(self, position: int) -> None:
+        """Erase what the model folder has."""
         with self.transaction():
             for statement in _ERASE:
-                values = {"position": position, "oldest": position - self._most}
-                self._run(statement, **values, undo_before=undo_before)
+                self._run(statement, position=position, oldest=position - self._most)
         self.position, self.foundation = position, None
-
-    def has_undo(self, before: float) -> bool:
-        """Whether there is something to erase that undoes changes made before a time."""
-        found = self._run("SELECT 1 FROM changes WHERE undo NOTNULL AND at < ? LIMIT 1", before)
-        return bool(found)
 
     # ------------------------------------------------------------------ changes
 
-    def add(self, change: Change, forgotten: Sequence[Detached] = ()) -> None:
-        """Store a change that was made, and the classes that it forgot, to undo it."""
-        undo = pack_classes(forgotten) if forgotten else None
+    def add(self, change: Change) -> None:
+        """Store a change that was made."""
         text = json.dumps(asdict(replace(change, rows=None)))
         rows = None if change.rows is None else np.ascontiguousarray(change.rows, "<f4").tobytes()
-        sealed = _seal(self._checksum(self.last), change.number, text, rows, undo)
+        sealed = _seal(self._checksum(self.last), change.number, text, rows)
         key = change.key.name if change.key else None
-        values = (change.number, change.when, text, rows, undo, key, sealed)
-        self._run("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?, ?)", *values)
+        values = (change.number, change.when, text, rows, key, sealed)
+        self._run("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?)", *values)
 
     def _found(self, condition: str, *values: Any, rows: str = "NULL") -> list[Change]:
         found = self._run(f"SELECT number, change, {rows} FROM changes WHERE {condition}", *values)
@@ -308,18 +296,10 @@ class Journal:
         """Return all changes after one, without their rows, oldest first."""
         return self._found("number > ? ORDER BY number", number)
 
-    def undoable(self) -> list[Change]:
-        """Return the changes that can still be undone, oldest first."""
-        found = self._found("undo NOTNULL ORDER BY number")
-        later = self.since(found[0].number) if found else []
-        undone = {change.target for change in later if change.kind == "undo"}
-        return [change for change in found if change.number not in undone]
-
-    def undo_of(self, number: int) -> list[Detached]:
-        """Return the classes that the undo of a forget brings back."""
-        ((content,),) = self._run("SELECT undo FROM changes WHERE number = ?", number)
-        with self._decoding(f"what undoes change {number}"):
-            return unpack_classes(content)
+    def numbered(self, numbers: Sequence[int]) -> list[Change]:
+        """Return the changes with some numbers, without their rows, oldest first."""
+        wanted = ",".join(str(int(number)) for number in numbers)
+        return self._found(f"number IN ({wanted}) ORDER BY number")
 
     # ------------------------------------------------------------------ refused changes
 
@@ -346,31 +326,6 @@ def set_aside(folder: Path) -> None:
         path = folder / f"{JOURNAL}{suffix}"
         if path.exists():
             path.rename(folder / f"{JOURNAL}.{moment}{suffix}")
-
-
-def pack_classes(classes: Sequence[Detached]) -> bytes:
-    """Return classes that were forgotten as bytes, with a checksum."""
-    arrays: dict[str, np.ndarray] = {}
-    about = []
-    for i, one in enumerate(classes):
-        arrays |= {f"{i}.{name}": np.ascontiguousarray(a) for name, a in one.arrays.items()}
-        about.append((one.label, one.count, one.meta))
-    arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
-    content = save(arrays)
-    return digest(content).encode() + content
-
-
-def unpack_classes(packed: bytes) -> list[Detached]:
-    """Return the classes that were packed."""
-    sealed, content = packed[:32], packed[32:]
-    if digest(content).encode() != sealed:
-        raise ValueError("its checksum is another one")
-    arrays = load(content)
-    classes = []
-    for i, (label, count, meta) in enumerate(json.loads(arrays.pop("about").tobytes())):
-        own = {name.split(".", 1)[1]: a for name, a in arrays.items() if name.startswith(f"{i}.")}
-        classes.append(Detached(label, count, own, meta))
-    return classes
 
 
 def _seal(before: str | None, *values: Any) -> str:

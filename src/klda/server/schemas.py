@@ -205,9 +205,9 @@ class DeclareBody(
 
 
 class UndoBody(Body, json_schema_extra=_example(undo=17)):
-    """The `undo` number of the answer to a forget."""
+    """The number of a change; without, the latest that is neither an undo nor undone."""
 
-    undo: ChangeNumber = Field(strict=True)
+    undo: ChangeNumber | None = Field(None, strict=True)
 
 
 class RetryBody(Body, json_schema_extra=_example(retry=17)):
@@ -257,7 +257,7 @@ class ChangeAnswer(BaseModel):
     learned: int = Field(description="Samples that this request taught.")
     forgotten: list[str | int] = Field(description="Classes, or labels of samples, forgotten.")
     exact: bool = Field(description="What was forgotten left no trace.")
-    undo: int | None = Field(description="What to give to POST /v1/undo, if it can be undone.")
+    undo: int = Field(description="What to give to POST /v1/undo.")
     repeated: bool = Field(description="The key was used before: nothing was changed again.")
 
 

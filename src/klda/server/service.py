@@ -24,6 +24,7 @@ from klda.server.events import Watchers
 from klda.server.journal import Journal
 from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
+from klda.server.update import undoable
 from klda.server.workers import (
     EncoderProcess,
     claim_blas_memory,
@@ -97,9 +98,15 @@ class Service:
         """Return the latest changes, oldest first; `page` as the journal takes it."""
         return await self.read(lambda _, journal: journal.history(*page))
 
-    async def undoable(self) -> list[Change]:
-        """Return the changes that can still be undone, oldest first."""
-        return await self.read(lambda _, journal: journal.undoable())
+    async def undoable(self, *, undos: bool = False) -> list[Change]:
+        """Return the changes that can still be undone, oldest first; also undos, if asked for."""
+
+        def read(learner: Learner, journal: Journal) -> list[Change]:
+            return [
+                made for made in journal.numbered(undoable(learner)) if undos or made.kind != "undo"
+            ]
+
+        return await self.read(read)
 
     def states(self) -> AsyncIterator[dict[str, int] | None]:
         """Yield the model's figures now and after each change; None is a sign of life."""

@@ -47,7 +47,7 @@ class ServiceSettings:
     max_body: int = 16 << 20  # bytes of the largest request
     max_batch: int = 64  # inputs encoded together; 1 turns micro-batching off
     checkpoint_interval: float = 30.0  # seconds between saves of the model
-    undo_seconds: float = 600.0  # how long a forget can be undone
+    undo_seconds: float | None = None  # how long a change can be undone; None: as the model says
     discard_journal: bool = False  # go on without the changes that only the journal has
     # Host names that requests may be addressed to. Empty: loopback names if it listens there
     # without keys, any otherwise.

@@ -2,22 +2,26 @@
 
 A learner that a change was refused by is as it was; one that several were applied to when another
 kind of error came is not to be used any more.
+
+What undoes a change is in the learner, and so in the model folder. The learner numbers its changes
+itself, and has more of them than the journal: its extras say which is which.
 """
 
 from __future__ import annotations
 
+import re
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
 
-from klda.engine.checks import check_label_kind
 from klda.engine.engine import DamagedModelError, PredictionOnlyError
 from klda.errors import KldaError, MissingDependencyError
 from klda.labels import Label
-from klda.learner import Detached, Learner
+from klda.learner import ForgetTraceWarning, Learner, UndoError
 from klda.server.changes import SERVICE, Change
 from klda.server.errors import ServerError
 from klda.server.journal import Journal, JournalError
@@ -28,6 +32,7 @@ STORAGE_ERRORS = (JournalError, ModelFolderError, DamagedModelError)
 # Errors that no acknowledged change is to blame for: also a model or a computer that can't do what
 # the ones before could.
 OTHERS_ERRORS = (*STORAGE_ERRORS, PredictionOnlyError, MissingDependencyError)
+UNDO = "undo"  # an entry in the extras: numbers of changes, each with that in the learner's history
 
 
 def make(learner: Learner, journal: Journal, changes: Sequence[Change]) -> list[Change]:
@@ -45,24 +50,25 @@ def make(learner: Learner, journal: Journal, changes: Sequence[Change]) -> list[
         is_retry = given.kind == "retry"
         change = replace(_refused(journal, given.target), key=given.key) if is_retry else given
         change = replace(change, number=journal.last + 1, when=time.time())
+        if change.kind == "undo":
+            change = replace(change, target=_to_undo(learner, change.target))
         added = change.labels if change.kind in ("learn", "declare") else ()
         new = [label for label in dict.fromkeys(added) if label not in known]
         known.update(new)
-        gone: list[Detached] = []
         if change.kind == "learn":
             learned.append(change)
             change = replace(change, samples=len(change.labels), new_classes=new)
         else:
             before = learner.samples
             try:
-                gone, exact = _apply(learner, journal, change)
+                exact = _apply(learner, change)
             except (ServerError, *OTHERS_ERRORS):
                 raise
             except KldaError as error:
                 raise ServerError(str(error), 409) from error
             samples = learner.samples - before
             change = replace(change, samples=samples, new_classes=new, exact=exact)
-        journal.add(change, gone)
+        journal.add(change)
         if is_retry:
             journal.mark_retried(given.target)
         made.append(change)
@@ -71,9 +77,7 @@ def make(learner: Learner, journal: Journal, changes: Sequence[Change]) -> list[
     return made
 
 
-def replay(
-    learner: Learner, journal: Journal, changes: Sequence[Change]
-) -> Iterator[tuple[Change, KldaError]]:
+def replay(learner: Learner, changes: Sequence[Change]) -> Iterator[tuple[Change, KldaError]]:
     """Make stored changes again, which were checked when they came.
 
     Yield those that don't fit the model any more, and why.
@@ -93,7 +97,7 @@ def replay(
                 if is_learn:
                     _learn(learner, [change])
                 else:
-                    _apply(learner, journal, change, verify=False)
+                    _apply(learner, change, verify=False)
             except OTHERS_ERRORS:
                 raise
             except KldaError as error:
@@ -104,17 +108,14 @@ def _learn(learner: Learner, changes: Sequence[Change]) -> None:
     """Learn the rows of several changes, at the cost of one."""
     rows = np.concatenate([change.rows for change in changes if change.rows is not None])
     labels = [label for change in changes for label in change.labels]
-    learner.learn_rows(rows, labels, source=SERVICE)
+    parts = [len(change.labels) for change in changes]
+    learner.learn_rows(rows, labels, source=SERVICE, parts=parts)
+    _note(learner, changes)
 
 
-def _apply(
-    learner: Learner, journal: Journal, change: Change, *, verify: bool = True
-) -> tuple[list[Detached], bool]:
-    """Apply a change other than a learn.
-
-    Return the classes that it forgot, and whether it forgot something without a trace.
-    """
-    labels = list(change.labels)
+def _apply(learner: Learner, change: Change, *, verify: bool = True) -> bool:
+    """Apply a change other than a learn; return whether it forgot something without a trace."""
+    labels, is_exact = list(change.labels), False
     match change.kind:
         case "declare":
             learner.declare(dict(zip(labels, change.descriptions, strict=True)))
@@ -122,43 +123,73 @@ def _apply(
             _check_known(learner, labels)
             assert change.rows is not None
             learner.forget_rows(change.rows, labels, source=SERVICE, verify=verify)
-            return [], True
+            is_exact = True
         case "forget":
             _check_known(learner, labels)
             is_exact = not learner.traces_of(labels)
-            return [learner.detach(label) for label in dict.fromkeys(labels)], is_exact
+            with warnings.catch_warnings(action="ignore", category=ForgetTraceWarning):
+                learner.forget(labels, source=SERVICE)
         case "rename":
             _check_known(learner, labels[:1])
             learner.rename(*labels, merge=change.merge)
         case "undo":
-            _undo(learner, journal, change, verify)
+            _undo(learner, change.target)
         case kind:
             raise ValueError(f"kind={kind!r} is not a kind of change")
-    return [], False
+    _note(learner, [change])
+    return is_exact
 
 
-def _undo(learner: Learner, journal: Journal, change: Change, verify: bool) -> None:
-    """Bring back the classes that a forget dropped."""
-    number = change.target
-    if verify and number not in [made.number for made in journal.undoable()]:
+# ------------------------------------------------------------------ undo
+
+
+def undoable(learner: Learner) -> list[int]:
+    """Return the numbers of the changes that can be undone, oldest first."""
+    numbers = {entry["number"] for entry in learner.history if entry["undoable"]}
+    return [int(number) for number, own in _noted(learner).items() if own in numbers]
+
+
+def _noted(learner: Learner) -> dict[str, int]:
+    return dict(learner.extras.get(UNDO, {}))
+
+
+def _note(learner: Learner, changes: Sequence[Change]) -> None:
+    """Note the numbers that the latest changes have in the learner's history."""
+    history = learner.history
+    own = [entry["number"] for entry in history[-len(changes) :]]
+    kept = {entry["number"] for entry in history if entry["undoable"]}
+    noted = {number: entry for number, entry in _noted(learner).items() if entry in kept}
+    new = zip((str(change.number) for change in changes), own, strict=True)
+    learner.extras = {**learner.extras, UNDO: noted | dict(new)}
+
+
+def _to_undo(learner: Learner, number: int) -> int:
+    """Return the change to be undone; 0 is the latest that is neither an undo nor undone."""
+    possible = undoable(learner)
+    if number == 0:
+        undos = {entry["number"] for entry in learner.history if entry["action"] == "undo"}
+        noted = _noted(learner)
+        possible = [one for one in possible if noted[str(one)] not in undos]
+        number = possible[-1] if possible else 0
+    if number not in possible:
+        wanted = f"undo={number} is not a change" if number else "There is no change"
         raise ServerError(
-            f"undo={number} is not a forget that can be undone: it was undone already, or too "
-            "long ago.",
-            404,
+            f"{wanted} that can be undone: it was undone already, or too long ago.", 404
         )
-    back, known = journal.undo_of(number), learner.classes
-    between = [made for made in journal.since(number) if made.number < change.number]
-    renamed = {made.labels[1] for made in between if made.kind == "rename"}
-    for one in back:
-        check_label_kind(np.array([*known][:1]), [one.label], f"undo={number}")
-        if one.label in known and one.label in renamed:
-            raise ServerError(
-                f"undo={number} would restore {one.label!r}, but another class has that name now: "
-                "rename it first.",
-                409,
-            )
-    for one in back:
-        learner.attach(one)
+    return number
+
+
+def _undo(learner: Learner, number: int) -> None:
+    noted = _noted(learner)
+    if str(number) not in noted:
+        raise UndoError(f"Change {number} can't be undone any more.")
+    ours = {str(own): change for change, own in noted.items()}
+    try:
+        learner.undo(noted[str(number)])
+    except UndoError as error:
+        # The learner has numbers of its own.
+        told = re.sub(r"(?<=[Cc]hange )\d+", lambda found: ours.get(found[0], "?"), str(error))
+        raise UndoError(told) from error
 
 
 def _check_known(learner: Learner, labels: Iterable[Label]) -> None:

@@ -32,6 +32,7 @@ from klda.server.workers import lower_priority, open_learner, outcome_of, settle
 from klda.storage import folder as storage
 
 MAX_GROUP_ROWS = 2048  # of learns that are made together
+FOREVER = 1e12  # seconds
 CHECKPOINT_AGAIN_SECONDS = 30.0  # after a checkpoint that failed
 
 Request = tuple[Change, Future]
@@ -50,6 +51,7 @@ class Writer:
         self.on_change: Callable[[], None] = lambda: None  # called by the thread
         self._journal: Journal
         self._model_problem = self._folder_problem = ""
+        self._is_stale = False  # the folder has what undoes changes that can't be undone any more
         self._checkpoint_at = time.monotonic() + settings.checkpoint_interval
         self._waiting: deque[Request] = deque()
         self._reads: deque[tuple[Read, Future]] = deque()
@@ -195,14 +197,19 @@ class Writer:
         One that no longer fits the model is refused, and all others count.
         """
         journal, learner = self._journal, open_learner(self.settings, verify=True)
+        seconds = self.settings.undo_seconds
+        seconds = learner.undo_seconds if seconds is None else seconds
+        learner.undo_seconds = FOREVER  # an undo that is replayed was in time
         missing = journal.waiting()
         if missing:
             log.info("replaying", extra={"changes": len(missing)})
         with journal.transaction():
-            for change, error in replay(learner, journal, missing):
+            for change, error in replay(learner, missing):
                 journal.refuse(change, str(error))
                 noted = {"change": change.number, "kind": change.kind, "error": str(error)}
                 log.error("change refused: it does not fit the model in the folder", extra=noted)
+            self._is_stale = learner.expire_undo(time.time() - seconds)
+            learner.undo_seconds = seconds
             self.snapshot = Snapshot.of(learner, journal.last)
         self.refused = len(journal.refused())
 
@@ -256,13 +263,17 @@ class Writer:
 
     def _is_checkpoint_due(self) -> bool:
         """Whether there is something to save, or what undoes changes is to be erased."""
-        if self._folder_problem or not self._journal.has_undo(self._undo_before()):
-            is_time = time.monotonic() >= self._checkpoint_at
-            return is_time and bool(self.pending or self._folder_problem)
-        return True
+        self._expire_undo()
+        if self._is_stale and not self._folder_problem:
+            return True
+        is_time = time.monotonic() >= self._checkpoint_at
+        return is_time and bool(self.pending or self._folder_problem)
 
-    def _undo_before(self) -> float:
-        return time.time() - self.settings.undo_seconds
+    def _expire_undo(self) -> None:
+        """Forget what undoes changes that are too old."""
+        learner = self.learner.copy()
+        if learner.expire_undo(time.time() - learner.undo_seconds):
+            self.snapshot, self._is_stale = replace(self.snapshot, learner=learner), True
 
     def _checkpoint(self, *, is_open: bool = True) -> None:
         """Save the model; if that fails, its changes stay in the journal."""
@@ -276,8 +287,8 @@ class Writer:
             # Overwriting is safe: nobody else can have saved while this process holds the lock.
             storage.save(model, arrays, {**document, "extras": self._extras(bookmark)})
             self._journal.is_bound = is_open
-            self._journal.saved(bookmark.position, self._undo_before())
-            self._folder_problem = ""
+            self._journal.saved(bookmark.position)
+            self._folder_problem, self._is_stale = "", False
             log.info("checkpoint", extra={"position": bookmark.position})
         except Exception as error:
             log.error("checkpoint failed", exc_info=error)
@@ -288,7 +299,8 @@ class Writer:
 
     def _finish(self) -> None:
         """Save what is left, and let the folder say that it has everything."""
-        if self.pending or self._journal.is_bound or self._journal.has_undo(self._undo_before()):
+        self._expire_undo()
+        if self._is_stale or self.pending or self._journal.is_bound:
             self._checkpoint(is_open=False)
 
 

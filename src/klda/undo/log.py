@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from klda.engine.arrays import add_prefix, strip_prefix
+from klda.engine.checks import check_label_kind
 from klda.engine.model import Model
 from klda.engine.rows import NotLearnedError, Rows
 from klda.engine.scatter import Scatter
@@ -150,20 +151,17 @@ class UndoLog:
             if number in (each.number, *each.toggles) or (number is None and each.is_active):
                 break
         else:
-            wanted = "There is nothing to undo" if number is None else f"number={number} is none"
+            if number is None:
+                raise UndoError(f"There is nothing to undo: {self.limits}.")
             raise UndoError(
-                f"{wanted}{'' if number is None else ' of the changes that can be undone'}: "
-                f"{self.limits}."
+                f"number={number} is none of the changes that can be undone: {self.limits}."
             )
         if not each.can_undo:
             raise UndoError(f"Change {each.number} is too large to be undone: {self.limits}.")
-        if number not in (None, self.latest(each)):
-            raise UndoError(
-                f"Change {number} was undone already; undo change {self.latest(each)} to do it "
-                "again."
-                if number == each.number
-                else f"Change {number} was undone already."
-            )
+        latest = self.latest(each)
+        if number not in (None, latest):
+            again = f"; undo change {latest} to do it again" if number == each.number else ""
+            raise UndoError(f"Change {number} was undone already{again}.")
         return each
 
     @staticmethod
@@ -251,6 +249,7 @@ class UndoLog:
                 found = found.subtract(taken)
             if given is not None:
                 log, given = log._follow(change, given, model, 1)
+                check_label_kind(found.classes[:1], list(given.counts), f"change {change.number}")
                 found = found.merge(given)
         except NotLearnedError:
             raise UndoError(

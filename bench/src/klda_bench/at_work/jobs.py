@@ -1,7 +1,7 @@
 """Jobs for programs at work; each program does a job in a process of its own.
 
 ``python -m klda_bench.at_work.jobs JOB PROGRAM`` is that process. It prints one JSON line after
-each batch of samples; seconds and memory are the program's own, from its start.
+each batch of samples; seconds are of the CPU, memory is the program's own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 from klda.errors import KldaError, MissingDependencyError
 from klda_bench import data, environment
 from klda_bench.at_work.programs import PROGRAMS
-from klda_bench.results import Results, Row, key_of, program
+from klda_bench.results import PROGRAM, Results, Row, key_of
 from klda_bench.runs.metrics import accuracy
 from klda_bench.runs.protocol import split_classes
 from klda_bench.shots.tasks import KINDS, Shots
@@ -57,7 +57,7 @@ def settings(job: str, name: str, folder: str | None) -> Row:
     """Return all that determines the accuracies: what ours are changes with the program."""
     known, package = JOBS[job], PROGRAMS[name].package
     try:
-        version = program() if name == "klda" else importlib.metadata.version(package)
+        version = PROGRAM if package == "klda" else importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError as error:
         raise MissingDependencyError(
             f"programs={name!r} needs the package {package!r}, which is not installed. In a clone "
@@ -122,14 +122,14 @@ def work(job: str, name: str) -> Iterator[Row]:
     for task in split_classes(dataset.classes, known.tasks, 0):
         seen += task
         own = np.isin(drawn.labels, task)
-        begin = time.perf_counter()
+        begin = time.process_time()
         made.learn(texts[own].tolist(), drawn.labels[own].tolist())
         made.predict(dataset.test.X[:1])  # some solve when first asked
-        seconds += time.perf_counter() - begin
+        seconds += time.process_time() - begin
         test = dataset.test.of_classes(seen)
-        begin = time.perf_counter()
+        begin = time.process_time()
         answers = made.predict(test.X)
-        each = (time.perf_counter() - begin) / len(test)
+        each = (time.process_time() - begin) / len(test)
         with tempfile.TemporaryDirectory() as folder:
             made.save(Path(folder))
             files = [file for file in Path(folder).rglob("*") if file.is_file()]

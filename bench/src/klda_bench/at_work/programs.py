@@ -2,7 +2,7 @@
 
 A program is taught by ``learn(texts, labels)``, again and again, and asked by ``predict(texts)``.
 One that can't learn more keeps all texts and is trained again. All of them use the same
-all-MiniLM-L6-v2, but for those that count words.
+all-MiniLM-L6-v2, but for those that count words, and two of klda with other models.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Program(ABC):
 class Klda(Program):
     """A `Learner` with its own settings."""
 
-    def __init__(self) -> None:
-        self._learner = Learner("minilm")
+    def __init__(self, model: str = "minilm") -> None:
+        self._learner = Learner(model)
 
     def _learn(self, texts: list[str], labels: list[str]) -> None:
         self._learner.learn(texts, labels)
@@ -231,8 +231,13 @@ class Described:
     keeps: str
 
 
+_STATISTICS = "statistics; a row of numbers per sample while few"
 PROGRAMS = {
-    "klda": Described("klda", "klda", Klda, "statistics; a row of numbers per sample while few"),
+    "klda": Described("klda", "klda", Klda, _STATISTICS),
+    "klda-multilingual": Described(
+        "klda, multilingual", "klda", lambda: Klda("multilingual"), _STATISTICS
+    ),
+    "klda-ngrams": Described("klda, n-grams", "klda", lambda: Klda("ngrams"), _STATISTICS),
     "lr": Described("MiniLM + logistic regression", "scikit-learn", logistic_regression, "rows"),
     "knn": Described("MiniLM + nearest neighbours", "scikit-learn", neighbours, "all rows"),
     "tf-idf": Described("tf-idf + logistic regression", "scikit-learn", WordCounts, "all texts"),

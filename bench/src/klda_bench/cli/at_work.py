@@ -51,8 +51,8 @@ def _line(row: dict) -> dict[str, str]:
     return {
         "program": f"{known.title} {'' if known.package == 'klda' else row['version']}".strip(),
         **accuracies,
-        "learn (s)": f"{last['learn_seconds']:.1f}",
-        "answer (ms)": f"{last['answer_ms']:.1f}",
+        "learn (CPU s)": f"{last['learn_seconds']:.1f}",
+        "answer (CPU ms)": f"{last['answer_ms']:.1f}",
         "peak memory (MB)": f"{last['peak_bytes'] / 1e6:.0f}",
         "saved (MB)": f"{last['disk_bytes'] / 1e6:.1f}",
         "keeps of the data": known.keeps,

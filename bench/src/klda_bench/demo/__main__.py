@@ -76,7 +76,9 @@ class Demonstration:
             self.bot.learn_rows(new.X, new.y.tolist(), source="demo")
             rows.append(self._tested(samples))
             self._compare_first(self.learn.take(np.flatnonzero(self.rank < samples)))
-        self.show("The first minutes: what more samples do to accuracy and to doubt", rows)
+        self.show(
+            "The first minutes: accuracy and doubt by samples per class (sure: above 90%)", rows
+        )
         self.ask("The same questions now")
 
     def _tested(self, samples: int) -> dict[str, str]:
@@ -92,11 +94,11 @@ class Demonstration:
             self.refused[title].append(np.nan if None in verdicts else share)
         caught = f"{strangers.count(False)} of {len(strangers)}"
         return {
-            "samples per class": str(samples) if samples else "0, names only",
+            "samples": str(samples) if samples else "0 (names)",
             "accuracy": f"{right.mean():.1%}",
-            "mean confidence": f"{sure.mean():.1%}",
-            "wrong, over 90% sure": f"{np.mean(~right & (sure > 0.9)):.1%}",
-            "unknown refused": caught if None not in strangers else "can't tell yet",
+            "confidence": f"{sure.mean():.1%}",
+            "sure wrong": f"{np.mean(~right & (sure > 0.9)):.1%}",
+            "new refused": caught if None not in strangers else "-",
             "known refused": f"{known.count(False) / len(known):.1%}",
         }
 

@@ -19,7 +19,7 @@ from klda.errors import KldaError, MissingDependencyError
 from klda_bench import data, environment
 from klda_bench.environment import NOT_HERE, UnavailableError
 from klda_bench.methods import MethodSpec
-from klda_bench.results import Results, Row, key_of, program
+from klda_bench.results import PROGRAM, Results, Row, key_of
 from klda_bench.runs.features import FeatureSource, say_memory
 from klda_bench.runs.metrics import METRICS
 from klda_bench.runs.protocol import Outcome, run, split_classes
@@ -160,7 +160,7 @@ class _Walker:
             "backbone": self.backbone,
             "layers": self.plan.layers_of(spec, self.backbone),
             "seed": seed,
-            **({"program": program()} if spec.group == "ours" else {}),
+            **({"program": PROGRAM} if spec.group == "ours" else {}),
         }
 
     def run(self, spec: MethodSpec, settings: Row) -> Row:

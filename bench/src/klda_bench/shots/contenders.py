@@ -57,7 +57,7 @@ def ours(
         labels, confidence = zip(*(each.top[0] for each in found), strict=True)
         novelty, known = [each.novelty for each in found], [each.known for each in found]
         calibration = learner.solution.calibration
-        expected = float("nan") if calibration is None else calibration.hits
+        expected = calibration.hits if calibration and calibration.worth else float("nan")
         return Answers(np.array(labels), np.array(confidence), np.array(novelty), known, expected)
 
     return answer

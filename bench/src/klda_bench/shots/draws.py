@@ -15,7 +15,7 @@ from klda.errors import KldaError
 from klda.inspection.evaluation import Reliability
 from klda_bench import data, environment
 from klda_bench.models.feature_cache import CachedEncoder
-from klda_bench.results import Results, Row, key_of, program
+from klda_bench.results import PROGRAM, Results, Row, key_of
 from klda_bench.runs.metrics import accuracy
 from klda_bench.shots.contenders import CONTENDERS, Answering, Answers
 from klda_bench.shots.tasks import ALL, KINDS, MADE, Shots, Task
@@ -103,7 +103,7 @@ class Arena:
             "method": method,
             "shots": shots,
             "draw": draw,
-            **({"program": program()} if CONTENDERS[method].is_ours else {}),
+            **({"program": PROGRAM} if CONTENDERS[method].is_ours else {}),
         }
 
     def run(self, method: str, shots: Shots, draw: int) -> Row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import cache
 from typing import Any
 
@@ -33,7 +34,7 @@ async def show_connect(request: Request, service: CurrentService) -> Response:
         kind=kind,
         question=question,
         keys_required=bool(settings.keys),
-        undo_minutes=round(settings.undo_seconds / 60),
+        undo_hours=math.ceil(service.snapshot.learner.undo_seconds / 3600),
         keeps_rows=not service.snapshot.learner.leaves_trace,
         folder=str(settings.model),
     )

@@ -49,7 +49,7 @@ async def _listed(state: PageState, search: str, page: int) -> dict[str, Any]:
         "page": page,
         "pages": max(1, math.ceil(len(found) / PER_PAGE)),
         "search": search,
-        "minutes": math.ceil(service.settings.undo_seconds / 60),
+        "hours": math.ceil(service.snapshot.learner.undo_seconds / 3600),
     }
 
 

@@ -24,7 +24,7 @@ class PageState:
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        self.waiting = Waiting(service.settings.model, service.settings.undo_seconds)
+        self.waiting = Waiting(service.settings.model, service.snapshot.learner.undo_seconds)
         self.tests: list[Any] = []  # how the model did on the last files
         self.inbox: Any = None  # made when it is first needed
         self.tables: OrderedDict[str, Teaching] = OrderedDict()  # by id, the newest last

@@ -38,7 +38,7 @@ class Waiting:
         self._lock = threading.Lock()
         self.revision = 0  # grows with every change
 
-    def _run(self, *statements: tuple) -> list[tuple]:
+    def _run(self, *statements: tuple, changes: bool = True) -> list[tuple]:
         """Run statements in one transaction; return what the last one finds."""
         with self._lock:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,15 +53,12 @@ class Waiting:
                 return found
             finally:
                 db.close()
-                self.revision += 1
+                self.revision += changes
 
     def _read(self, statement: str, *values: object) -> list[tuple]:
         if not self.path.exists():
             return []
-        revision = self.revision
-        found = self._run((statement, *values))
-        self.revision = revision
-        return found
+        return self._run((statement, *values), changes=False)
 
     def add(self, texts: Sequence[str]) -> int:
         """Add texts that are not there yet, as far as there is room; return how many."""

@@ -10,7 +10,7 @@ from klda.labels import Label
 from klda.server.changes import Change
 
 MOST_NAMED = 3  # classes that a change is described by
-UNDOABLE = ("forget",)  # kinds of changes
+UNDOABLE = ("learn", "declare", "rename", "forget", "remove")  # kinds of changes
 
 
 def shown(label: Label) -> str:

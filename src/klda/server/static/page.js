@@ -202,8 +202,8 @@ const message = (text, kind = "error") => {
 };
 
 const isAction = (elt) => !elt.matches("#header, #checklist, [hx-trigger]");
-const clearProblems = () => {
-  $("#messages")?.replaceChildren();
+const clearProblems = (elt) => {
+  if (!$("#messages").contains(elt)) $("#messages").replaceChildren(); // its Undo was pressed
   $$(".problem").forEach((one) => one.replaceChildren());
   $$("[aria-invalid]").forEach((one) => one.removeAttribute("aria-invalid"));
 };
@@ -217,7 +217,7 @@ const stopWaiting = () => {
 };
 document.addEventListener("htmx:beforeRequest", ({ detail }) => {
   if (!isAction(detail.elt)) return;
-  clearProblems();
+  clearProblems(detail.elt);
   stopWaiting();
   waiting = [
     setTimeout(() => document.body.classList.add("waiting"), 400),
