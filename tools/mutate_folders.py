@@ -172,8 +172,9 @@ def use_model(folder, elsewhere, verify):
         bot.forget(ids=ids_of(bot)[:2])
     if not compact:
         known = list(bot.classes)
-        detached = bot.copy().detach(known[0])
-        said.append([detached.label, detached.count])
+        bot.forget(known[0])
+        bot.undo()
+        said.append(bot.classes)
         more = probe(bot)[:3] if own else MORE
         bot.learn(more, [known[i % len(known)] for i in range(len(more))])
         said.append(answers(bot))

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from klda.learner.answering import UNKNOWN, UNKNOWN_INTEGER
     from klda.learner.inputs import FoundationModelError
-    from klda.learner.learner import Detached, ForgetTraceWarning, Learner, SimilarClassWarning
+    from klda.learner.learner import ForgetTraceWarning, Learner, SimilarClassWarning
     from klda.undo.log import UndoError
 
 __all__ = [
     "UNKNOWN",
     "UNKNOWN_INTEGER",
-    "Detached",
     "ForgetTraceWarning",
     "FoundationModelError",
     "Learner",
@@ -26,7 +25,6 @@ __all__ = [
 _MODULES = {
     "UNKNOWN": "answering",
     "UNKNOWN_INTEGER": "answering",
-    "Detached": "learner",
     "ForgetTraceWarning": "learner",
     "FoundationModelError": "inputs",
     "Learner": "learner",

@@ -63,7 +63,7 @@ from klda.storage import folder, stored
 from klda.undo.log import KEPT_SECONDS, Change, UndoError, UndoLog
 from klda.undo.parts import TaughtRows, are_few, part_of, part_of_classes
 
-__all__ = ["Detached", "ForgetTraceWarning", "Learner", "SimilarClassWarning", "UndoError"]
+__all__ = ["ForgetTraceWarning", "Learner", "SimilarClassWarning", "UndoError"]
 
 
 class SimilarClassWarning(UserWarning):
@@ -90,16 +90,6 @@ class Draft:
     def undone_by(self, **fields: Any) -> None:
         """Note what undoes the change: the fields of a `Change`."""
         self.changes.append((None, fields))
-
-
-@dataclass(frozen=True)
-class Detached:
-    """A class that was forgotten, with all that `Learner.attach` needs to bring it back."""
-
-    label: Label
-    count: int  # its samples
-    arrays: dict[str, np.ndarray]  # a packed model of the class alone
-    meta: dict[str, Any]  # what came with them, JSON-able
 
 
 class Learner(Answering):
@@ -592,30 +582,6 @@ class Learner(Answering):
     ) -> tuple[Model, Mapping[Label, str]]:
         """Return what brings classes back: a model of them alone, and what their hints say."""
         return part_of_classes(draft.engine.model, labels), self._names.only(labels).in_use
-
-    def detach(self, label: Label) -> Detached:
-        """Forget a class, and return what :meth:`attach` brings it back with."""
-        label = as_python(label)
-        with self._lock:
-            check_labels_known(np.array([*self.classes]), [label], "label")
-            count, names = self.classes[label], self._names.only([label])
-            with self._changing("forget") as draft:
-                arrays, meta = draft.engine.drop(label).pack(with_map=False)
-        return Detached(label, count, arrays, meta | {"names": names.pack()})
-
-    def attach(self, detached: Detached) -> Self:
-        """Bring back a class that was forgotten, exactly as it was.
-
-        Samples in a ledger keep the ids they were given; the others get new running numbers.
-        """
-        meta = dict(detached.meta)
-        own = ClassNames.unpack(meta.pop("names", None), [detached.label])
-        with self._lock, self._changing("learn", "undo") as draft:
-            draft.names = self._names.merge(own)
-            engine, model = draft.engine, draft.engine.model
-            packed = stored.part(detached.arrays, meta, model.map.n_components)
-            engine.merge(Model.unpack(*packed, model.backend, model.map))
-        return self
 
     # ---------------------------------------------------------------- other changes
 

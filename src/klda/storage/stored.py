@@ -81,18 +81,6 @@ def _of_version_2(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Co
     return same | {"parameters": chosen, "keep": keep, "engine": engine}, kept
 
 
-def part(
-    arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], n_components: int
-) -> tuple[Mapping[str, np.ndarray], Mapping[str, Any]]:
-    """Return a packed model of one class, maybe one that 0.2.0 kept for an undo, in this form."""
-    if "members" not in meta:
-        return arrays, meta
-    shape = {"parameters": {"n_components": n_components}}
-    found, model = _model_of_version_2({}, {**meta, **shape}, meta["members"][0], arrays)
-    same = {name: meta[name] for name in ("n_features", "classes", "counts")}
-    return add_prefix("learn/", found), model | same
-
-
 def _model_of_version_2(
     document: Mapping[str, Any],
     meta: Mapping[str, Any],
