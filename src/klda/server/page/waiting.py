@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-FILE = "inbox.db"
+from klda.storage.folder import INBOX
+
 MOST = 10_000  # texts that may wait
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS items (
@@ -34,7 +35,7 @@ class Waiting:
     """The texts of the Inbox. Taught ones are kept, to be undone, for `keep` seconds."""
 
     def __init__(self, folder: Path, keep: float) -> None:
-        self.path, self._keep = folder / FILE, keep
+        self.path, self._keep = folder / INBOX, keep
         self._lock = threading.Lock()
         self.revision = 0  # grows with every change
 
