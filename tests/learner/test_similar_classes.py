@@ -117,6 +117,9 @@ def test_classes_get_thresholds_of_their_own(bot):
     known, unknown = bot.is_known(KNOWN_ROWS), bot.is_known(NEAR)
     assert found.chosen.known_refused == pytest.approx(1 - known.mean())
     assert found.chosen.unknown_accepted == pytest.approx(unknown.mean())
+    rows = np.concatenate([KNOWN_ROWS, NEAR])
+    explained = [one.known for one in bot.explain_all(rows)]
+    assert explained == [one.known for one in bot.answer(rows)]
 
 
 def test_inputs_of_both_kinds_are_needed(bot):

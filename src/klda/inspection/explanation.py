@@ -57,17 +57,21 @@ def explain_rows(
     solution: Solution,
     rows: np.ndarray,
     ledger: Rows | None,
-    threshold: float | None,
+    limits: np.ndarray,
     top: int,
     samples: int,
 ) -> list[Explanation]:
-    """Explain the answers for feature rows; differences of scores over temperature are log odds."""
+    """Explain the answers for feature rows; differences of scores over temperature are log odds.
+
+    `limits` are the novelties beyond which the rows are unknown, infinite where that can't be told.
+    """
     labels, temperature = solution.classes.tolist(), solution.temperature
     all_scores = solution.scores(rows).astype(np.float64)
     probabilities = softmax(all_scores / temperature)
     novelties = solution.distance.of_scores(all_scores).tolist()
     found = []
     for i, (scores, novelty) in enumerate(zip(all_scores, novelties, strict=True)):
+        threshold = float(limits[i]) if np.isfinite(limits[i]) else None
         order = np.argsort(-scores, kind="stable")
         distances = 2 * (scores[order[0]] - scores) + novelty
         classes = [

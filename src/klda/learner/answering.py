@@ -210,7 +210,7 @@ class Answering:
         check_count("k", k)
         rejects = reject is not None and reject is not False
         if rejects:
-            check_fraction("reject", _fraction(reject))
+            self._check_can_reject(reject)
         solution = self.solution
         rows = self.encode(inputs, progress=progress)
         answers = solution.answer(rows, k, novelty=rejects)
@@ -331,10 +331,11 @@ class Answering:
         """Say for each of several inputs why it gets its answer; see :meth:`explain`."""
         check_count("top", top)
         check_count("samples", samples, least=0)
-        threshold = self.threshold(reject)
-        return explain_rows(
-            self.solution, self.encode(inputs), self.ledger, threshold, top, samples
-        )
+        check_fraction("reject", _fraction(reject))
+        solution, rows = self.solution, self.encode(inputs)
+        limits = self._limits(solution, solution.answer(rows, novelty=True), reject)
+        limits = np.broadcast_to(limits, len(rows))
+        return explain_rows(solution, rows, self.ledger, limits, top, samples)
 
     def quality(self) -> Quality:
         """Say how accurate it is expected to be on new inputs, without a test file.
