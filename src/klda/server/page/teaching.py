@@ -81,7 +81,14 @@ class Teaching:
             log.warning("a table was interrupted: send it again, rows already taught count once")
 
     async def undo(self) -> None:
-        """Take back all that was taught of the table."""
+        """Take back all that was taught of the table, or nothing if a part is too old or large."""
+        possible = {change.number for change in await self.service.undoable()}
+        if not possible.issuperset(self.changes):
+            raise ServerError(
+                "This import can't be undone any more: it was too long ago, or too large to keep "
+                "for undo. Remove its classes instead.",
+                409,
+            )
         while self.changes:
             await self.service.change(Change("undo", target=self.changes[-1], by=PAGE))
             self.changes.pop()
