@@ -1,7 +1,8 @@
 # The service with the embedded foundation model; it needs no network at run time.
 #
 #   docker build -t klda .
-#   docker run -p 8000:8000 -v bot:/data -e KLDA_TEACH_KEYS=$(openssl rand -hex 24) klda
+#   KEY=$(openssl rand -hex 32); echo $KEY
+#   docker run -p 8000:8000 -v bot:/data -e KLDA_TEACH_KEYS=$KEY klda
 
 FROM python:3.12-slim AS build
 WORKDIR /src

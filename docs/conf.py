@@ -24,12 +24,24 @@ extensions = [
 exclude_patterns = ["_ext"]
 myst_enable_extensions = ["dollarmath", "amsmath", "deflist", "colon_fence", "attrs_inline"]
 myst_heading_anchors = 4
+smartquotes = False  # it would print --model with one dash
 
 # The browser draws MathML itself, so that equations need no script from elsewhere.
 extensions.append("mathml")
 
-autodoc_member_order = "bysource"
+autodoc_member_order = "alphabetical"
+toc_object_entries_show_parents = "hide"
 autodoc_typehints = "none"
+# What an estimator inherits from scikit-learn's mixins is part of it; metadata routing is not used.
+_ROUTING = ("fit", "partial_fit", "predict", "predict_proba", "predict_log_proba")
+_ROUTING += ("decision_function", "score", "transform")
+autodoc_default_options = {
+    "members": True,
+    "inherited-members": "BaseException, BaseEstimator, ClassifierMixin, TransformerMixin, "
+    "ClassNamePrefixFeaturesOutMixin, object",
+    "exclude-members": "get_metadata_routing, set_output, "
+    + ", ".join(f"set_{verb}_request" for verb in _ROUTING),
+}
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 

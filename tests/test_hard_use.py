@@ -71,21 +71,6 @@ def test_a_model_that_shrinks_is_the_model_that_never_was_larger(through, servic
     assert_same_answers(grown, never)
 
 
-@pytest.mark.parametrize("left", [900, 300], ids=["statistics alone", "rows held"])
-def test_an_estimator_that_shrinks_gives_the_scores_of_one_that_never_was_larger(left):
-    learned = LEARNED if left > D / 2 else D // 2  # on one side of the number of rows it holds
-    rows, labels = clusters(learned)
-    grown, never = (KLDA(n_components=D, random_state=0, dtype="float64") for _ in range(2))
-    never.partial_fit(rows[:left], labels[:left])
-    grown.set_params(gamma=never.gamma_).partial_fit(rows, labels)
-    grown.predict(rows[:1])
-    grown.remove(rows[left:], labels[left:])
-    assert grown.counts_ == never.counts_
-    asked, _ = clusters(500, seed=5)
-    scale = np.abs(never.scores(asked)).max()
-    np.testing.assert_allclose(grown.scores(asked), never.scores(asked), atol=1e-6 * scale)
-
-
 # ------------------------------------------------------------------ threads
 
 

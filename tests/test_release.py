@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+import klda
 from tests.test_docs import program
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,6 +76,7 @@ def test_the_wheel_has_nothing_of_the_benchmark(built):
 def test_version_and_licence_agree_everywhere():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert klda.__version__ == project["version"]
     assert f"\nversion: {project['version']}\n" in citation
     assert f"\nlicense: {project['license']}\n" in citation
 

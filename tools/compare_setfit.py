@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import time
 
-from klda_bench.at_work.programs import Klda, SetFit
-from klda_bench.demo import examples
+from klda_bench.at_work.programs import PROGRAMS
+from klda_bench.demo.texts import examples
 
 learn = [each for each in examples() if each.part == "learn"]
 test = [each for each in examples() if each.part == "test"]
-for program in (Klda(), SetFit()):
-    start = time.process_time()
+for name in ("klda", "setfit"):
+    start, program = time.process_time(), PROGRAMS[name].make()
     program.learn([each.text for each in learn], [each.intent for each in learn])
     answers = program.predict([each.text for each in test])
     right = sum(a == each.intent for a, each in zip(answers, test, strict=True))
     seconds = time.process_time() - start
-    print(f"{type(program).__name__}: {right / len(test):.1%}, {seconds:.1f} s of CPU")
+    print(f"{PROGRAMS[name].title}: {right / len(test):.1%}, {seconds:.1f} s of CPU")

@@ -33,7 +33,7 @@ from importlib import import_module
 from pathlib import Path
 
 import numpy as np
-from tests.own_encoder import LetterCounts
+from tests.factories import LetterCounts
 
 from klda import KLDA, LDA, KldaError, Learner
 from klda.data import open_tables, read

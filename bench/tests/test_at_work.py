@@ -59,12 +59,10 @@ def test_a_job_is_done_in_a_process_of_its_own_and_not_again(texts, monkeypatch)
 
     def recorded(job, name, folder):
         done.append(name)
-        yield {"classes": 2, "accuracy": 90.0, "learn_seconds": 1.0, "answer_ms": 2.0} | {
-            "disk_bytes": 3_000_000,
-            "peak_bytes": 4_000_000,
-        }
+        step = {"classes": 2, "accuracy": 90.0, "learn_seconds": 1.0, "answer_ms": 2.0}
+        return [step | {"disk_bytes": 3_000_000, "peak_bytes": 4_000_000}]
 
-    monkeypatch.setattr(jobs, "_done", recorded)
+    monkeypatch.setattr(jobs, "done", recorded)
     arguments = ["peers-at-work", "--jobs", "tiny", "--programs", "klda,tf-idf"]
     for _ in range(2):
         answer = CliRunner().invoke(app, [*arguments, "--output", str(output)])
@@ -77,8 +75,8 @@ def test_a_job_is_done_in_a_process_of_its_own_and_not_again(texts, monkeypatch)
 
 def test_what_is_not_there_is_named(texts):
     for option, value, words in (
-        ("--jobs", "none", "'none' is not one of"),
-        ("--programs", "x", "'x' is not one of"),
+        ("--jobs", "none", "--jobs none is not one of"),
+        ("--programs", "x", "--programs x is not one of"),
     ):
         answer = CliRunner().invoke(app, ["peers-at-work", option, value, "--data", str(texts)])
         assert answer.exit_code == 1
@@ -87,6 +85,6 @@ def test_what_is_not_there_is_named(texts):
 
 def test_the_process_prints_one_line_after_each_task(texts):
     (texts / "paper" / "clinc").rename(texts / "paper" / "banking")
-    (step,) = jobs._done("few", "tf-idf", str(texts))
+    (step,) = jobs.done("few", "tf-idf", str(texts))
     assert step["classes"] == 3
     assert step["accuracy"] > 60

@@ -3,7 +3,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 
-from klda_bench.results import Results, key_of
+import pytest
+
+from klda_bench.results import Results, Run, key_of
 
 
 def test_the_key_depends_on_the_settings_and_not_on_their_order():
@@ -53,3 +55,26 @@ def test_two_writers_at_once_lose_nothing(tmp_path):
     for writer in writers:
         writer.join()
     assert len({record["key"] for record in Results(path).rows()}) == 75
+
+
+def test_a_run_is_made_once_and_kept_and_one_that_fails_is_made_again(tmp_path):
+    made, told = [], []
+
+    def make():
+        made.append(1)
+        if len(made) == 1:
+            raise RuntimeError("stopped")
+        return {"evaluate": "end", "n": len(made)}
+
+    run = Run({"seed": 0}, "the first", make)
+    with pytest.raises(RuntimeError, match="stopped"):
+        Results(tmp_path / "r").once(run)
+    store = Results(tmp_path / "r")
+    row, is_new = store.once(run, told.append)
+    assert is_new
+    for one in (store, Results(tmp_path / "r")):
+        assert one.once(run, told.append) == (row, False)
+    assert len(made) == 2
+    assert told == ["the first"]  # of a run that is found nothing is told
+    fuller, is_new = store.once(run, each=True)  # only the end was measured
+    assert (fuller["n"], is_new) == (3, True)

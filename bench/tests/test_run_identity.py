@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from klda_bench.methods import registry
+from klda_bench.methods.registry import registry
 from klda_bench.results import PROGRAM, Results, key_of
 from klda_bench.runs import grid
 from klda_bench.runs.grid import walk
-from klda_bench.shots.draws import Arena, Plan
+from klda_bench.shots.draws import Arena, ShotsPlan
 from klda_bench.shots.tasks import MADE
 from toy_grid import plan, write_features
 
@@ -69,9 +69,11 @@ def test_recorded_runs_of_ours_are_those_of_this_program():
         if row["what"] == "made" and row["method"] == "ours" and row["program"] == PROGRAM
     ]
     assert recorded
-    arenas = {name: Arena(name, Plan(["ours"], [name], [5], 1, "made")) for name in MADE}
+    arenas = {name: Arena(name, ShotsPlan("made", ["ours"], [name], [5], 1)) for name in MADE}
     for row in recorded:
         if row["shots"] != "all":
-            again = arenas[row["dataset"]].run("ours", row["shots"], row["draw"])
+            run = arenas[row["dataset"]].run("ours", row["shots"], row["draw"])
+            assert key_of(run.settings) == row["key"]
+            again = run.make()
             # A different order of additions moves a few answers across a boundary.
             assert abs(again["accuracy"] - row["accuracy"]) < 0.5, row

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from klda_bench.methods import select
-from klda_bench.runs.grid import Plan
+from klda_bench.methods.registry import select
+from klda_bench.runs.grid import GridPlan
 
 SMALL = {
     "klda": {"n_components": 150, "gamma": 0.05},
@@ -30,4 +30,4 @@ def plan(folder, methods="ncm,lda,klda,klda-e", **changes):
     chosen = select(methods)
     options = {spec.name: SMALL[spec.name] for spec in chosen if spec.name in SMALL}
     settings = {"seeds": 2, "device": "cpu", "tasks": 4, "options": options}
-    return Plan(chosen, [str(folder)], **(settings | changes))
+    return GridPlan(chosen, [str(folder)], **(settings | changes))

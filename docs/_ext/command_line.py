@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from itertools import groupby
 from typing import Any
 
 import typer
@@ -11,18 +13,34 @@ from sphinx.util.docutils import SphinxDirective
 
 from klda.cli.app import app as commands
 
+OPTION = re.compile(r"(?<![*`\w-])(--[a-z][\w-]+)")  # one that stands in a sentence
+
+
+def explained(text: str) -> list[str]:
+    """Return a help text in MyST: examples, which are one line each, in one block."""
+    paragraphs = text.split("\n\n")
+    examples = {one for one in paragraphs if "**klda" in one and "\n" not in one}
+    lines = []
+    for example, group in groupby(paragraphs, lambda one: one in examples):
+        if example:
+            lines += ["```text", *(one.replace("**", "") for one in group), "```", ""]
+        else:
+            lines += [OPTION.sub(r"`\1`", "\n\n".join(group)), ""]
+    return lines
+
 
 def described(name: str, command: Any) -> list[str]:
     """Return the lines, in MyST, that describe a command."""
-    lines = [f"## klda {name}", "", *(command.help or "").replace("\b", "").splitlines(), ""]
     arguments = [one for one in command.params if one.param_type_name == "argument"]
     words = [str(one.name).upper() for one in arguments]
-    lines += ["```text", " ".join(["klda", name, *words, "[OPTIONS]"]), "```", ""]
+    lines = [f"## klda {name}", "", "```text", " ".join(["klda", name, *words, "[OPTIONS]"]), "```"]
+    lines += ["", *explained(command.help or "")]
     for one in command.params:
         if getattr(one, "hidden", False) or not getattr(one, "help", None):
             continue
         names = [*one.opts, *one.secondary_opts] if one.param_type_name == "option" else [one.name]
-        lines += [", ".join(f"`{each}`" for each in names), f": {' '.join(one.help.split())}", ""]
+        text = OPTION.sub(r"`\1`", " ".join(one.help.split()))
+        lines += [", ".join(f"`{each}`" for each in names), f": {text}", ""]
     return lines
 
 

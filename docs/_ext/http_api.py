@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from typing import Any
 
 from docutils import nodes
 from fastapi import FastAPI
@@ -11,51 +11,33 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from klda.server import api
+from klda.server.openapi import Call, Field, calls
 
 
-def openapi() -> dict[str, Any]:
-    """Return the document that `GET /v1/openapi.json` answers with."""
-    app = FastAPI()
-    for router in (api.router, api.open_router):
-        app.include_router(router)
-    return app.openapi()
+def described(call: Call, seen: dict[str, str]) -> Iterator[str]:
+    """Yield the lines, in MyST, that describe a call; `seen` has the first call of each answer."""
+    heading = f"{call.method} {call.path}"
+    yield from (f"### {heading}", "", f"{call.summary}\n{call.more}".strip(), "")
+    yield from listed(call.query)
+    if call.example:
+        yield from ("", "```json", json.dumps(json.loads(call.example)), "```")
+    if call.body:
+        yield from ("", "Request:", "", *listed(call.body), "")
+    first = seen.setdefault(str(call.answer), heading)
+    if call.answer and first != heading:
+        yield from (f"Answer: as for {first}.", "")
+    elif call.answer:
+        yield from ("", "Answer:", "", *listed(call.answer), "")
 
 
-def kind(schema: dict[str, Any]) -> str:
-    """Return the type of a field in words."""
-    if "$ref" in schema:
-        return schema["$ref"].rpartition("/")[2]
-    if choices := schema.get("anyOf"):
-        return " or ".join(kind(choice) for choice in choices)
-    if schema.get("type") == "array":
-        return f"list of {kind(schema.get('items', {}))}"
-    return str(schema.get("type", "any"))
-
-
-def fields(schema: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines, in MyST, that describe the fields of an object."""
-    needed = schema.get("required", [])
-    for name, field in schema.get("properties", {}).items():
-        text = " ".join(str(field.get("description", "")).split())
-        required = ", required" if name in needed else ""
-        yield from (f"`{name}` ({kind(field)}{required})", f": {text or '—'}", "")
-
-
-def described(document: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines, in MyST, that describe all paths."""
-    schemas = document["components"]["schemas"]
-    for path, verbs in document["paths"].items():
-        for verb, operation in verbs.items():
-            yield from (f"### {verb.upper()} {path}", "")
-            yield from (operation.get("description") or operation["summary"], "")
-            for one in operation.get("parameters", []):
-                text = one.get("description") or one["schema"].get("description") or "—"
-                yield from (f"`{one['name']}` (in the {one['in']})", f": {text}", "")
-            body = operation.get("requestBody", {}).get("content", {})
-            for content in body.values():
-                name = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
-                if name:
-                    yield from ("**Body**", "", *fields(schemas[name]))
+def listed(fields: list[Field], indent: str = "") -> Iterator[str]:
+    """Yield a line for each field, and for those in it."""
+    for one in fields:
+        words = one.kind + ", required" * one.is_required
+        if one.default is not None:
+            words += f", default {json.dumps(one.default)}"
+        yield f"{indent}- `{one.name}` ({words})" + (f": {one.about}" if one.about else "")
+        yield from listed(one.fields, indent=indent + "  ")
 
 
 class HttpApi(SphinxDirective):
@@ -63,7 +45,10 @@ class HttpApi(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return the sections, from the application's own description."""
-        text = "\n".join(described(openapi()))
+        app, seen = FastAPI(), {}
+        for router in (api.router, api.open_router):
+            app.include_router(router)
+        text = "\n".join(line for call in calls(app) for line in described(call, seen))
         return self.parse_text_to_nodes(text, allow_section_headings=True)
 
 

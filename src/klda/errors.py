@@ -6,8 +6,12 @@ import importlib
 import re
 from typing import Any
 
-# What libraries and threads that can't be loaded or started for lack of memory say.
-_NO_MEMORY = re.compile(r"failed to map segment|annot allocate memory|can't start new thread")
+# What libraries and threads that can't be loaded or started for lack of memory say; and Python, if
+# not even an error has room.
+_NO_MEMORY = re.compile(
+    r"failed to map segment|annot allocate memory|can't start new thread"
+    r"|returned NULL without setting an exception"
+)
 
 
 class KldaError(ValueError):
@@ -20,12 +24,12 @@ class MissingDependencyError(KldaError, ImportError):
 
 def is_lack_of_memory(error: BaseException) -> bool:
     """Whether there was not enough memory, whichever library or call noticed it."""
-    if isinstance(error, (OSError, ImportError, RuntimeError)):
+    if isinstance(error, (OSError, ImportError, RuntimeError, SystemError)):
         return _NO_MEMORY.search(str(error)) is not None
     return isinstance(error, MemoryError)
 
 
-def require(module: str, extra: str) -> Any:
+def require(module: str, extra: str, install: str | None = None) -> Any:
     """Import a module of an optional dependency.
 
     Parameters
@@ -34,6 +38,8 @@ def require(module: str, extra: str) -> Any:
         Dotted module name.
     extra : str
         The extra that installs it, as in ``pip install "klda[extra]"``.
+    install : str, optional
+        The command that installs it, if it is another one.
 
     Returns
     -------
@@ -50,7 +56,8 @@ def require(module: str, extra: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or module.split(".")[0] != error.name.split(".")[0]:
             raise
+        install = install or f'pip install "klda[{extra}]"'
         raise MissingDependencyError(
             f"This needs the package {module.split('.')[0]!r}, which is not installed. "
-            f'Install it with: pip install "klda[{extra}]"'
+            f"Install it with: {install}"
         ) from error

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence, Sized
+import unicodedata
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,20 @@ Label = str | int
 CLOSE = 0.8  # similarity of names that are probably meant as one; 1 is the same
 ALIKE = 0.9  # similarity of names that look like one class written in two ways
 MOST_COMPARED = 50_000  # pairs of names; beyond, only spelling counts: case, underscores, spaces
+# What is answered for inputs unlike anything learned, where classes are strings or integers. -1 is
+# what scikit-learn's outlier detectors say.
+UNKNOWN = "unknown"
+UNKNOWN_INTEGER = -1
+LARGEST_INTEGER = 2.0**53  # beyond, floating-point numbers skip integers
 MAX_LABEL_LENGTH = 200  # characters; an array of labels gives each as many as the longest has
 # Ends a line, controls a terminal, gets lost in an array of NumPy, or can't be written as UTF-8.
-_NOT_VISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+# Also what turns the direction of text around, on a terminal and on the page.
+_NOT_VISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_NO_WIDTH = "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
+
+
+class SimilarClassWarning(UserWarning):
+    """A new class has a name that looks like another's: probably both are meant as one."""
 
 
 def as_python(label: Any) -> Any:
@@ -34,8 +46,13 @@ def as_list(labels: Any) -> list[Any]:
     return [labels] if one else [as_python(label) for label in labels]
 
 
-def plain_labels(labels: Any, parameter: str = "labels") -> Sequence[Label] | np.ndarray:
-    """Return labels to be learned, plain and in memory of their own, as far as they can be checked.
+def unknown_like(label: Label) -> Label:
+    """Return what is answered for unknown inputs, beside a label."""
+    return UNKNOWN if isinstance(label, str) else UNKNOWN_INTEGER
+
+
+def plain_labels(labels: Any, parameter: str = "labels") -> list[Any] | np.ndarray:
+    """Return labels to be learned, plain and in memory of their own: a list, or an array.
 
     They may come as a list, an array, a tensor, or a column of a table.
     """
@@ -59,15 +76,26 @@ def plain_labels(labels: Any, parameter: str = "labels") -> Sequence[Label] | np
 
 def label_list(labels: Any, parameter: str = "labels") -> list[Label]:
     """Return labels to be learned as a list; raise unless each can name a class."""
-    values = np.asarray(plain_labels(labels, parameter))
+    plain = plain_labels(labels, parameter)
+    if isinstance(plain, list) and {str} >= set(map(type, plain)):
+        return plain
+    values = np.asarray(plain)
     values = values.ravel() if values.shape[1:] == (1,) else values  # a column
     if values.ndim != 1 or (values.dtype.kind == "f" and (values % 1).any()):
         raise KldaError(
             f"{parameter} has {values.dtype} values of shape {values.shape}; give one label for "
             "each input, strings only or integers only."
         )
+    if values.dtype.kind in "bfuO" and len(values) and not isinstance(values[0], str):
+        if max(map(abs, values.tolist())) > LARGEST_INTEGER:  # whole numbers, all of them
+            raise KldaError(
+                f"{parameter} has numbers as large as {max(values, key=abs)}; give integers below "
+                "2^53, or write numbers as strings."
+            )
+        values = values.astype(np.int64)
     found: list[Label] = values.tolist()
-    check_labels(found, parameter)
+    if values.dtype.kind not in "biuf":
+        check_labels(found, parameter)
     return found
 
 
@@ -93,9 +121,9 @@ def check_labels(values: Sequence[Any], parameter: str) -> None:
 def check_one_each(inputs: Sized, labels: Sized, parameter: str = "inputs") -> None:
     """Raise if there are not as many labels as inputs."""
     if len(labels) != len(inputs):
+        items = "1 item" if len(inputs) == 1 else f"{len(inputs)} items"
         raise KldaError(
-            f"{parameter} has {len(inputs)} samples and labels has {len(labels)}; give one label "
-            "for each input."
+            f"{parameter} has {items}, labels has {len(labels)}; give one label for each item."
         )
 
 
@@ -109,9 +137,17 @@ def check_names(labels: Iterable[Any], parameter: str) -> None:
                 raise KldaError(f"{parameter}: {error}") from None
 
 
+def as_name(text: str) -> str:
+    """Return a text as a name, without what can't be seen of it: blanks around it, marks, ...
+
+    A letter and its accent are one character, which they are not in files of every system.
+    """
+    return unicodedata.normalize("NFC", text).strip().strip(_NO_WIDTH).strip()
+
+
 def check_name(label: str) -> None:
     """Raise if a label can't be the name of a class: empty, too long, or not visible."""
-    if not label.strip():
+    if not as_name(label):
         raise KldaError("the label is empty.")
     if len(label) > MAX_LABEL_LENGTH:
         wrong = f"{label[:20]!r}... has {len(label):,} characters"
@@ -149,17 +185,23 @@ def group_labels(values: np.ndarray) -> tuple[list[Label], np.ndarray]:
 
 
 def spelt(label: Label) -> str:
-    """Return a label without what people often spell differently: case, underscores, spaces."""
-    return " ".join(str(label).replace("_", " ").split()).casefold()
+    """Return a label without what people often spell differently: case, underscores, hyphens."""
+    words = re.sub(r"(?<=\w)-(?=\w)", " ", as_name(str(label))).replace("_", " ")
+    return " ".join(words.split()).casefold()
 
 
 def close_names(
-    label: Label, classes: Collection[Label], most: int = 1, cutoff: float = CLOSE
+    label: Label, classes: Iterable[Label], most: int = 1, cutoff: float = CLOSE
 ) -> list[Label]:
     """Return the classes whose names are much like a label, the most similar first."""
     names = {spelt(name): name for name in classes}
     found = difflib.get_close_matches(spelt(label), names, n=most, cutoff=cutoff)
     return [names[name] for name in found]
+
+
+def closest(label: Label, classes: Iterable[Label]) -> Label | None:
+    """Return the class whose name is most like a label; None if none is much like it."""
+    return next(iter(close_names(label, classes)), None)
 
 
 def similar_names(labels: Iterable[Label], classes: Collection[Label]) -> dict[Label, Label]:
@@ -173,39 +215,37 @@ def similar_names(labels: Iterable[Label], classes: Collection[Label]) -> dict[L
     few = len(new) * (len(known) + len(new)) <= MOST_COMPARED
     found: dict[Label, Label] = {}
     for label in new:
-        name = spelt(label)
-        close = difflib.get_close_matches(name, known, n=3, cutoff=ALIKE) if few else ()
-        alike = [one for one in close if _digits(one) == _digits(name)]
-        if name in known:
-            found[label] = known[name]
-        elif alike:
-            found[label] = known[alike[0]]
+        close = close_names(label, known.values(), 3, ALIKE) if few else ()
+        alike = [one for one in close if _digits(one) == _digits(label)]
+        if same := [known[spelt(label)]] if spelt(label) in known else alike:
+            found[label] = same[0]
         else:
-            known[name] = label
+            known[spelt(label)] = label
     return found
 
 
-def _digits(name: str) -> list[str]:
-    return re.findall(r"\d+", name)
+def did_you_mean(similar: Mapping[Label, Label]) -> str:
+    """Say which new classes look like others, as `similar_names` found, and what to do about it."""
+    some = [f"{new!r} is a new class. Did you mean {old!r}?" for new, old in similar.items()]
+    return (
+        f"{' '.join(some[:3])} A rename with merge=True (klda rename --merge) makes one class of "
+        "two, and an undo takes the change back."
+    )
+
+
+def _digits(name: Label) -> list[str]:
+    return re.findall(r"\d+", str(name))
 
 
 class CaseFolder:
-    """Writes labels as the classes that are known, where they differ in upper and lower case.
+    """Writes a label as the class that differs from it in case only, or else in lower case."""
 
-    Of labels that are new, the first way to write them counts.
-    """
-
-    def __init__(self, classes: Iterable[Label]) -> None:
+    def __init__(self, classes: Collection[Label]) -> None:
+        self._classes = frozenset(classes)
         self._known = {str(name).casefold(): name for name in classes}
 
-    def __call__(self, labels: Iterable[Label]) -> list[Label]:
-        """Return labels as they are to be learned."""
-        return [
-            self._known.setdefault(label.casefold(), label) if isinstance(label, str) else label
-            for label in map(as_python, labels)
-        ]
-
-
-def closest(label: Label, classes: Collection[Label], cutoff: float = CLOSE) -> Label | None:
-    """Return the class whose name is most like a label; None if none is much like it."""
-    return next(iter(close_names(label, classes, cutoff=cutoff)), None)
+    def __call__(self, label: Label) -> Label:
+        """Return a label as it is to be learned."""
+        if label in self._classes or not isinstance(label, str):
+            return label
+        return self._known.get(label.casefold(), label.lower())

@@ -8,31 +8,33 @@ import threading
 import numpy as np
 import pytest
 import scipy.sparse
-from sklearn.base import clone
+from sklearn.base import ClassifierMixin, clone
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError
+import klda
+from klda import KLDA, LDA, KLDAEnsemble, KldaError, TextClassifier
+from klda.classifiers import ContinualClassifier
 from tests import reference
 from tests.reference import DEVICE
 
-CONTINUAL = [KLDA, LDA]  # that also forget, merge and know the unknown
-ALL = [KLDA, LDA, NCM, KLDAEnsemble]
+PUBLIC = [getattr(klda, name) for name in klda.__all__]
+CLASSIFIERS = [one for one in PUBLIC if isinstance(one, type) and issubclass(one, ClassifierMixin)]
+ALL = [kind for kind in CLASSIFIERS if kind is not TextClassifier]  # which takes texts
+CONTINUAL = [kind for kind in ALL if issubclass(kind, ContinualClassifier)]
 X_GOOD, Y_GOOD = reference.blobs(60, 6, 3)
 
 
 def make(kind, dtype="float64", **parameters):
-    if kind is NCM:
-        return NCM(dtype=dtype)
-    options = {"dtype": dtype, "device": DEVICE, "ridge": 1e-2}
-    if kind is LDA:
-        return LDA(**(options | parameters))
-    options |= {"n_components": 48, "gamma": 0.05, "random_state": 0}
-    if kind is KLDA:
-        return KLDA(**(options | parameters))
-    return KLDAEnsemble(KLDA(**options), **({"n_members": 3, "random_state": 0} | parameters))
+    if kind is KLDAEnsemble:
+        member = make(KLDA, dtype)
+        return KLDAEnsemble(member, **({"n_members": 3, "random_state": 0} | parameters))
+    usual = {"dtype": dtype, "device": DEVICE, "ridge": 1e-2}
+    usual |= {"n_components": 48, "gamma": 0.05, "random_state": 0}
+    taken = kind().get_params()
+    return kind(**({name: usual[name] for name in usual if name in taken} | parameters))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -128,7 +130,7 @@ def test_a_thousand_steps_of_adding_and_removing_do_not_drift(dtype):
     assert reference.relative_error(model.scores(X), expected) < tolerance
 
 
-def test_good_from_the_first_class_on():
+def test_klda_is_as_good_as_lda_from_the_first_class_on():
     """Accuracy at every moment of the stream, N passing through D, is that of LDA or better."""
     X, y = reference.blobs(1600, 30, 16, spread=2.5)
     X_test, y_test = X[1200:], y[1200:]
@@ -141,7 +143,7 @@ def test_good_from_the_first_class_on():
         assert ours > theirs - 0.03
 
 
-@pytest.mark.parametrize("kind", [KLDA, LDA])
+@pytest.mark.parametrize("kind", CONTINUAL)
 def test_among_answers_within_a_subset(kind):
     X, y = reference.blobs(200, 6, 5)
     names = np.array(["ant", "bee", "cat", "dog", "eel"])
@@ -182,15 +184,15 @@ def test_many_classes_are_solved_with_corrected_biases_alone(n_classes):
 def test_fitted_attributes():
     X, y = reference.blobs(300, 6, 5)
     model = make(KLDA).partial_fit(X, y)
-    Z = reference.lifted(model.model_.map, X)
-    labels, counts, means, scatter = reference.statistics(Z, y)
+    assert (model.gamma_, model.n_features_in_) == (0.05, 6)
+    X = X + 10
+    model = make(LDA).partial_fit(X, y)
+    labels, counts, means, scatter = reference.statistics(X, y)
     np.testing.assert_array_equal(model.classes_, labels)
     assert list(model.counts_.values()) == list(counts)
     np.testing.assert_allclose(model.means_, means)
     np.testing.assert_allclose(model.covariance_, scatter / 300, atol=1e-12)
-    assert model.coef_.shape == (5, 48)
-    assert model.intercept_.shape == (5,)
-    assert (model.gamma_, model.n_features_in_) == (0.05, 6)
+    np.testing.assert_allclose(X @ model.coef_.T + model.intercept_, model.scores(X), atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -258,6 +260,28 @@ def test_forget_rename_merge_and_copy(kind):
     assert model.merge(make(kind)).counts_ == make(kind).merge(model).counts_
 
 
+@pytest.mark.parametrize("kind", CONTINUAL)
+def test_labels_may_be_those_of_numpy(kind):
+    model = make(kind).partial_fit(X_GOOD, Y_GOOD)
+    model.rename(model.classes_[0], np.int64(7)).forget(model.classes_[0])
+    assert model.classes_.tolist() == [2, 7]
+    with pytest.raises(KldaError, match="label=True"):
+        make(kind).partial_fit(X_GOOD, Y_GOOD).forget(True)
+
+
+@pytest.mark.parametrize("kind", CONTINUAL)
+def test_a_copy_of_an_empty_model_has_its_parameters(kind):
+    model = make(kind, ridge=0.5)
+    assert model.copy().get_params() == model.get_params()
+
+
+def test_a_new_model_does_not_take_over_features_of_another_seed():
+    learned = make(KLDA).partial_fit(X_GOOD, Y_GOOD)
+    with pytest.raises(KldaError, match="random_state"):
+        make(KLDA, random_state=1).merge(learned)
+    assert make(KLDA, random_state=None).merge(learned).counts_ == learned.counts_
+
+
 # ------------------------------------------------------------------ bad input
 
 
@@ -277,20 +301,27 @@ ANY_KIND = {
     "width at predict": (lambda m: m.predict(np.ones((2, 5))), "5 features.*6 features"),
     "lengths": (lambda m: m.partial_fit(X_GOOD, Y_GOOD[:-1]), "60 samples and y has 59"),
     "one-dimensional": (lambda m: m.partial_fit(X_GOOD[0], [0]), "2D array"),
-    "mixed labels": (lambda m: m.partial_fit(X_GOOD[:2], ["a", "b"]), "use one kind"),
+    "mixed labels": (lambda m: m.partial_fit(X_GOOD[:2], ["a", "b"]), "use integers"),
     "label objects": (lambda m: m.partial_fit(X_GOOD[:2], np.array([0, "b"], object)), "labels of"),
     "missing label": (lambda m: m.partial_fit(X_GOOD[:2], ["a", None]), "missing"),
     "no labels": (lambda m: m.partial_fit(X_GOOD, None), "requires y"),
 }
 CONTINUAL_ONLY = {
-    "unknown label": (lambda m: m.remove(X_GOOD[:2], [0, 77]), "class 77.*never learned"),
-    "too many": (lambda m: m.remove(np.tile(X_GOOD, (2, 1)), np.tile(Y_GOOD, 2)), "which has 20"),
+    "no answers": (lambda m: m.answer(X_GOOD, top=0), "top=0"),
+    "unknown label": (lambda m: m.remove(X_GOOD[:2], [0, 77]), "y=77: there is no such class"),
+    "too many": (
+        lambda m: m.remove(np.tile(X_GOOD, (2, 1)), np.tile(Y_GOOD, 2)),
+        "only 20 were learned",
+    ),
     "never learned": (lambda m: m.remove(X_GOOD[:3] + 9, Y_GOOD[:3]), "not learned"),
-    "forget unknown": (lambda m: m.forget(77), "label names class 77"),
-    "rename unknown": (lambda m: m.rename(77, 5), "old names class 77"),
+    "forget unknown": (lambda m: m.forget(77), "label=77: there is no such class"),
+    "rename unknown": (lambda m: m.rename(77, 5), "old=77: there is no such class"),
     "rename taken": (lambda m: m.rename(0, 1), "new=1 is already a class"),
     "rename to nothing": (lambda m: m.rename(0, None), "can't be a label"),
-    "among unknown": (lambda m: m.predict(X_GOOD, among=[0, 77]), "among names class 77"),
+    "among unknown": (
+        lambda m: m.predict(X_GOOD, among=[0, 77]),
+        "among=77: there is no such class",
+    ),
     "among empty": (lambda m: m.predict(X_GOOD, among=[]), r"among=\[\]"),
     "among twice": (lambda m: m.predict(X_GOOD, among=[0, 0]), "twice"),
     "k": (lambda m: m.predict_top(X_GOOD, k=0), "k=0"),
@@ -302,7 +333,7 @@ CONTINUAL_ONLY = {
     ),
     "other labels": (
         lambda m: m.merge(make(type(m)).partial_fit(X_GOOD, Y_GOOD.astype(str))),
-        "other has labels such as '0'",
+        "other: the label '0' is a string",
     ),
     "other precision": (
         lambda m: m.merge(make(type(m), "float32").partial_fit(X_GOOD, Y_GOOD)),
@@ -343,6 +374,8 @@ def test_bad_first_batch_leaves_the_model_unfitted(kind, name):
         ({"random_features": "sobol"}, "random_features='sobol'"),
         ({"random_state": "seed"}, "random_state='seed'"),
         ({"priors": "flat"}, "priors='flat'"),
+        ({"priors": np.array([0.5, 0.5])}, "priors=array"),
+        ({"gamma": np.array([0.5, 0.5])}, "gamma=array"),
         ({"dtype": "float16"}, "dtype='float16'"),
         ({"device": "abacus"}, "device='abacus'"),
     ],
@@ -379,3 +412,24 @@ def test_prediction_before_any_class(kind):
     with pytest.raises(NotFittedError, match="no classes"):
         model.predict(X_GOOD)
     assert model.partial_fit(X_GOOD, Y_GOOD).score(X_GOOD, Y_GOOD) > 0.8
+
+
+@pytest.mark.parametrize(("n_components", "keeps_rows"), [(128, False), (2000, True)])
+def test_another_parameter_leaves_unknown_inputs_unknown(n_components, keeps_rows):
+    """What the samples told stays, or is told again, whatever is set after they were learned."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 6, 700)
+    X = (2 * rng.normal(size=(6, 16)))[y] + rng.normal(size=(700, 16))
+    model = KLDA(n_components=n_components, gamma=0.02, random_state=0).fit(X, y)
+    assert (model.model_.rows is not None) == keeps_rows
+    strange, before = 8 * rng.normal(size=(200, 16)), model.threshold()
+    for parameters in ({"priors": "uniform"}, {"ridge": 0.1}, {"priors": "auto", "ridge": "auto"}):
+        model.set_params(**parameters)
+        assert np.isfinite(model.threshold())
+        assert model.is_known(strange).mean() < 0.1
+    assert model.threshold() == pytest.approx(before, rel=0.02)
+
+
+def test_members_of_an_ensemble_are_klda():
+    with pytest.raises(KldaError, match="estimator=LDA"):
+        KLDAEnsemble(LDA()).fit(np.eye(4), [0, 0, 1, 1])

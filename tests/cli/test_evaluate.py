@@ -91,15 +91,15 @@ def test_tune_unknown_is_kept_and_used(cli, make, rows, tmp_path):
     with np.load(unknown) as arrays:
         accepted = np.mean(learner.is_known(arrays["features"]))
     assert accepted == pytest.approx(chosen["unknown_accepted"])
-    cli("predict", unknown, "--model", model, "--reject", "-o", tmp_path / "answers.csv")
+    cli("predict", unknown, "--model", model, "--reject", "auto", "-o", tmp_path / "answers.csv")
     answers = (tmp_path / "answers.csv").read_text()
     assert answers.count(",true") == round(75 * accepted)
-    shown = cli("tune-unknown", known, unknown, "--model", model, "--most-refused", 0.02).stdout
+    shown = cli("tune-unknown", known, unknown, "--model", model, "--reject", 0.02).stdout
     assert "chosen" in shown
     assert "From 150 known and 75 unknown inputs." in shown
     before = folder_content(model)
-    message = cli("tune-unknown", known, unknown, "--model", model, "--most-refused", 2, code=1)
-    assert "--most-refused=2.0" in message.stderr
+    message = cli("tune-unknown", known, unknown, "--model", model, "--reject", 2, code=1)
+    assert "--reject=2.0" in message.stderr
     assert folder_content(model) == before
 
 

@@ -76,7 +76,7 @@ def test_another_foundation_model_than_that_of_the_folder_is_refused_in_the_user
 ):
     model = shutil.copytree(bot / "model", tmp_path / "m")
     said = cli("learn", bot / "test.csv", "--model", model, "--foundation", "ngrams", code=1).stderr
-    assert "was made with minilm, which is fixed" in " ".join(said.split())
+    assert "uses minilm, which can't be changed" in " ".join(said.split())
     assert "layers" not in said
 
 

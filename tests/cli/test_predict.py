@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from klda import Learner
-from tests.cli.conftest import LABELS, read_csv
+from tests.cli.conftest import LABELS, read_csv, words
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_the_file_that_predict_writes_is_named(cli, make, rows, tmp_path):
 
 
 def test_reject_answers_unknown_for_what_is_not_known(cli, model, questions):
-    answers = read_csv(cli("predict", questions, "--model", model, "--reject").stdout)
+    answers = read_csv(cli("predict", questions, "--model", model, "--reject", "auto").stdout)
     labels = np.array([row["label"] for row in answers])
     assert (labels[:150] == "unknown").mean() < 0.15
     assert (labels[150:] == "unknown").mean() > 0.9
@@ -91,15 +91,15 @@ def test_reject_answers_unknown_for_what_is_not_known(cli, model, questions):
 def test_a_class_called_unknown_is_told_from_a_refusal(cli, model, questions):
     Learner.load(model).rename("a", "unknown").save(model)
     asked = ("predict", questions, "--model", model, "--top-k", 2)
-    table = read_csv(cli(*asked, "--reject").stdout)
-    lines = cli(*asked, "--reject", "--format", "jsonl").stdout.splitlines()
+    table = read_csv(cli(*asked, "--reject", "auto").stdout)
+    lines = cli(*asked, "--reject", "auto", "--format", "jsonl").stdout.splitlines()
     found = [json.loads(line) for line in lines]
     assert [row["known"] == "true" for row in table] == [one["known"] for one in found]
     assert {one["known"] for one in found if one["label"] == "unknown"} == {True, False}
     assert all(one["known"] == (one["probability"] is not None) for one in found)
 
 
-def test_the_share_may_be_chosen_and_implies_reject(cli, model, questions):
+def test_the_fraction_of_refused_inputs_may_be_chosen(cli, model, questions):
     def refused(*options):
         lines = cli("predict", questions, "--model", model, "--format", "jsonl", *options).stdout
         found = [json.loads(line) for line in lines.splitlines()]
@@ -107,15 +107,17 @@ def test_the_share_may_be_chosen_and_implies_reject(cli, model, questions):
         return sum(one["label"] == "unknown" for one in found[:150])
 
     assert refused() == 0
-    assert refused("--refused", 0.01) <= refused("--reject") < refused("--refused", 0.4)
-    wrong = cli("predict", questions, "--model", model, "--refused", 0, code=1)
-    assert "--refused=0" in wrong.stderr
+    assert refused("--reject", 0.01) <= refused("--reject", "auto") < refused("--reject", 0.4)
+    wrong = cli("predict", questions, "--model", model, "--reject", 0, code=1)
+    assert "--reject=0.0" in wrong.stderr
+    wrong = cli("predict", questions, "--model", model, "--reject", "few", code=2)
+    assert "give auto, or a fraction" in words(wrong)
 
 
 def test_the_share_of_refused_inputs_counts_where_answers_are_explained(cli, make, rows):
     asked = ("predict", rows("ask", "a", count=1), "--model", make("m", "abc"))
     limits = [
-        cli(*asked, "--explain", "--format", "jsonl", "--refused", share).output
+        cli(*asked, "--explain", "--format", "jsonl", "--reject", share).output
         for share in (0.01, 0.5)
     ]
     assert limits[0] != limits[1]
@@ -149,3 +151,28 @@ def test_explain_for_programs_agrees_with_python(cli, model, questions):
 def test_explain_is_no_table_of_comma_separated_values(cli, model, questions):
     wrong = cli("predict", questions, "--model", model, "--explain", "--format", "csv", code=2)
     assert "jsonl" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "code"),
+    [
+        (["new.csv", "--output", "out.pdf"], "--output out.pdf: give a name that ends in .csv", 1),
+        (["new.csv", "--output", "out.csv.gz"], "out.csv.gz: give a name that ends in .csv", 1),
+        (["--text", " "], "--text is empty", 2),
+    ],
+)
+def test_what_can_not_be_written_or_asked_is_said_before_the_work(
+    cli, bot, arguments, message, code, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "new.csv").write_text("text\nwhat is my balance\n")
+    said = words(cli("predict", *arguments, "--model", bot / "model", code=code))
+    assert message in said
+    assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
+
+
+@pytest.mark.parametrize("command", ["learn", "predict"])
+def test_a_model_in_the_place_of_a_file_is_recognised(cli, bot, command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    said = words(cli(command, bot / "model", code=2))
+    assert "is a model: name it with --model" in said

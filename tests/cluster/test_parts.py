@@ -19,6 +19,8 @@ from klda.engine.engine import Engine  # noqa: E402
 from klda.engine.model import Model  # noqa: E402
 from klda.errors import KldaError  # noqa: E402
 from klda.learner import Learner  # noqa: E402
+from klda.learner.answerer import Answerer  # noqa: E402
+from klda.learner.state import State  # noqa: E402
 from tests.cluster.samples import assert_same, make_rows  # noqa: E402
 
 # ---------------------------------------------------------------- learning parts and merging them
@@ -32,17 +34,16 @@ def learn_part(alone, rows, labels, device="cpu"):
 
 def nothing(learner):
     """What workers get to learn with: the learner's feature map."""
-    return packed(learner, Engine(learner.engine.model.empty()), solved=False)
+    return packed(learner, Engine(learner.parameters, learner.engine.model.empty()), solved=False)
 
 
 def merged(alone, parts):
-    """A learner that knows the parts and nothing else."""
-    together = Learner("features", classifier=alone.parameters)
+    """What knows the parts and nothing else."""
     model = alone.engine.model.empty()
-    together.engine = Engine(model)
+    engine = Engine(alone.parameters, model)
     for arrays, meta in parts:
-        together.engine.merge(Model.unpack(arrays, meta, model.backend, model.map))
-    return together
+        engine.merge(Model.unpack(arrays, meta, model.backend, model.map))
+    return Answerer(alone.inputs, State(engine=engine))
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_parts_bring_the_samples_that_one_process_would_have_judged():
     parts = [learn_part(alone, rows[a:b], labels[a:b]) for a, b in reversed(edges)]
 
     def pending(learner):
-        found = learner.engine.model.pending
+        found = learner.engine.model.evidence.pending
         pairs = zip(found.labels, found.values, strict=True)
         return {(label, row.tobytes()) for label, row in pairs}
 

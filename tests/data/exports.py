@@ -11,6 +11,7 @@ import gzip
 import io
 import json
 import sys
+from datetime import date
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,13 +63,23 @@ def objects(case):
     return [{"id": i, "text": text, "label": la} for i, (text, la) in enumerate(rows(case)[1:])]
 
 
-def workbook(cells):
+def workbook(cells, *, cover=(), merged=(), more=(), hidden=()):
     import openpyxl
 
     book, file = openpyxl.Workbook(), io.BytesIO()
+    if cover:
+        book.active.append(cover)
+    sheet = book.create_sheet("Tickets") if cover else book.active
     for row in cells:
-        book.active.append(row)
+        sheet.append(row)
+    for area in merged:
+        sheet.merge_cells(area)
     book.create_sheet("Notes").append(["nothing"])
+    for state, lines in (("visible", more), ("hidden", hidden)):
+        sheet = book.create_sheet(state)
+        sheet.sheet_state = state
+        for row in lines:
+            sheet.append(row)
     book.save(file)
     return file.getvalue()
 
@@ -114,6 +125,11 @@ def make_exports():
     add("windows-1252", "a.csv", table(rows("windows"), ";").encode("cp1252"))
     mac = {"layout": Layout(encoding="mac_roman")}
     mac_rows = table(rows("mac"), end="\r", quoting=csv.QUOTE_ALL)
+    add("utf-32", "a.csv", table(rows("utf-32")).encode("utf-32"))
+    chinese = "text,label\r\n" + "".join(f"我的银行卡在哪里{i},一般\r\n" for i in range(99))
+    chinese += table(rows("chinese", header=None))
+    mixed_classes = CLASSES | {"一般": 99}
+    add("chinese in utf-16", "a.csv", chinese.encode("utf-16-le"), classes=mixed_classes)
     add("macintosh", "a.csv", mac_rows.encode("mac_roman"), **mac)
     add("gzipped", "a.csv.gz", gzip.compress(table(rows("gzip")).encode()))
     # Rows.
@@ -126,13 +142,24 @@ def make_exports():
         "a.csv",
         table(joined[:5]) + table(joined[:1] + joined[5:]),
     )
+    marked = ("\ufeff" + table(part) for part in (joined[:5], joined[:1] + joined[5:]))
+    add("files joined with their marks", "a.csv", "".join(marked))
+    add("single quotes", "a.csv", table(rows("single"), "|", quotechar="'", quoting=csv.QUOTE_ALL))
     escaped = [[cell.replace('"', '\\"') for cell in row] for row in rows("mysql")]
     quoted = "".join(",".join(f'"{cell}"' for cell in row) + "\n" for row in escaped)
     add("quotes behind backslashes", "a.csv", quoted)
     spaced = table(rows("spaced"), quoting=csv.QUOTE_ALL).replace('","', '", "')
     add("blanks before quotes", "a.csv", spaced)
     add("title of a report", "a.csv", "Tickets of May\r\n\r\n" + table(rows("title"), ";"))
+    three = table(rows("titles", subject=True, header=("title", "text", "label")), ";")
+    add("two titles", "a.csv", "Tickets of May;;\r\n\r\nMade by Ann;;\r\n" + three)
+    ended = table(rows("ended"), ";").replace("\r\n", ";\r\n").replace("label;", "label")
+    add("rows end with the separator", "a.csv", ended)
+    raw = "".join(f"{' '.join(text.split())}\t{label}\n" for text, label in rows("raw"))
+    add("quotes that quote nothing", "a.tsv", raw.replace("My card", '"My card" as one says'))
     # Headers.
+    own = table([(i, *row) for i, row in enumerate(rows("r", header=None))])
+    add("rows that R has numbered", "a.csv", "text,label\r\n" + own)
     add("no header", "a.csv", table(rows("none", header=None)))
     add("no header, label first", "a.csv", table([r[::-1] for r in rows("first", header=None)]))
     numbered = [(f"T-{i}", *row) for i, row in enumerate(rows("ids", header=None))]
@@ -141,6 +168,16 @@ def make_exports():
     add("long names", "a.csv", table(rows("long", header=("Customer message", "Ticket_Category"))))
     add("german names", "a.csv", table(rows("german", header=("Anliegen", "Zuordnung")), ";"))
     # Help desks.
+    team = ("Summary=SUBJECT", "Issue Type=Task", "Description=BODY", "Custom field (Team)=LABEL")
+    add("a custom field", "a.csv", tickets("custom", *team, "Created=0{0}/May/26"))
+    seen = ("Number={0}", "Tags=LABEL", "Subject=SUBJECT", "Preview=BODY", "Mailbox=Support desk")
+    add("a preview of texts", "a.csv", tickets("preview", *seen))
+    web = [*rows("html", subject=True, header=("Subject", "Body HTML", "Category"))]
+    web[1:] = [
+        (s, f"<div><p>{b}&nbsp;</p><br/></div>".replace("Can I", "<b>Can</b> I"), c)
+        for s, b, c in web[1:]
+    ]
+    add("bodies in html", "a.csv", table(web))
     zendesk = ("Id=4{0}", "Subject=SUBJECT", "Description=BODY", "Status=open", "Group=LABEL")
     add("zendesk", "a.csv", tickets("zendesk", *zendesk, "Tags="))
     jira = ("Summary=SUBJECT", "Issue key=HELP-{0}", "Issue Type=LABEL", "Comment=", "Comment=x")
@@ -149,24 +186,80 @@ def make_exports():
         "a.csv",
         tickets("jira", *jira, "Comment=", "Description=BODY", "Labels=", "Labels="),
     )
+    components = ("Summary=SUBJECT", "Issue Type=Request", "Description=BODY", "Component/s=LABEL")
+    add("jira with components", "a.csv", tickets("components", *components))
+    incidents = ("number=INC{0}", "short_description=SUBJECT", "description=BODY")
+    add("servicenow", "a.csv", tickets("incidents", *incidents, "category=LABEL", "state=Closed"))
     tagged = ("Subject=SUBJECT", "Body=", "Message=BODY", "Category=", "Queue=LABEL")
     add("empty columns with usual names", "a.csv", tickets("tagged", *tagged))
     freshdesk = ("Ticket ID={0}", "Subject=SUBJECT", "Status=Closed", "Priority=Low", "Type=LABEL")
     add(
         "freshdesk", "a.csv", tickets("freshdesk", *freshdesk, "Agent=No Agent", "Description=BODY")
     )
+    outlook = ("Subject=SUBJECT", "Body=BODY", "From: (Name)=Müller", "Importance=Normal")
+    sent = tickets("outlook", *outlook, "Categories=LABEL", quoting=csv.QUOTE_ALL)
+    add("outlook", "a.csv", sent.encode("cp1252"))
+    grouped = ("Ticket ID={0}", "Group=Support", "Ticket description=BODY", "Type=LABEL", "Tags=")
+    add("one group for all", "a.csv", tickets("grouped", *grouped))
     strange = ("Nr={0}", "Anfrage=BODY", "Bereich=LABEL", "Stand={0}.1.2026")
     add("by content", "a.csv", tickets("content", *strange, delimiter=";"))
+    asked = (
+        "Timestamp=5/{0}/2026 10:00:00",
+        "What is your question?=BODY",
+        "Who answers that?=LABEL",
+    )
+    add("google forms", "a.csv", tickets("forms", *asked))
+    replies = "Thank you for your message, which we will answer within", "Please call us as soon as"
+    lines = [("Nr", "Stand", "Quelle", "Kurz", "Antwort", "Link", "Anfrage", "Bereich")]
+    for i, (label, title, body) in enumerate(TICKETS):
+        link = f"https://desk.example/{'x' * 90}/{i}"
+        reply = f"{replies[i % 2]} two working days of your request."
+        text = f"{body} (others)"
+        lines.append(
+            (str(i), f"{1 + i % 3}.5.2026", "web", f"{title} it is", reply, link, text, label)
+        )
+    add("by content, among columns like it", "a.csv", table(lines))
     # Other kinds of files.
     add(
         "workbook", "a.xlsx", workbook(rows("xlsx", subject=True, header=("Title", "Body", "Team")))
     )
+    body = rows("cover", header=("Date", "Question", "Team"))[1:]
+    dated = [("Date", "Question", "Team"), *((date(2026, 5, 1), *row) for row in body)]
+    add("a cover sheet first", "a.xlsx", workbook(dated, cover=["Tickets of", date(2026, 5, 31)]))
+    groups = [("Ticket", "", "", "Handling", ""), ("No.", "Date", "Message", "Team", "Solved")]
+    merged = [*groups, *((1, date(2026, 5, 1), *row, True) for row in rows("merged")[1:])]
+    add("a merged header", "a.xlsx", workbook(merged, merged=("A1:C1", "D1:E1")))
+    groups = [("Handled in May",), ("Ticket", "Content", "", "", ""), groups[1]]
+    named = [*groups, *merged[2:]]
+    add("a merged header that names columns", "a.xlsx", workbook(named, merged=("B2:E2",)))
+    months, lists = rows("months"), [("value", "meaning"), *((str(i), "none") for i in range(99))]
+    several = workbook(months[:6], more=months[:1] + months[6:], hidden=lists)
+    add("a sheet for each month", "a.xlsx", several)
     add("workbook called csv", "a.csv", workbook(rows("misnamed")))
     add("csv called xls", "a.xls", table(rows("misnamed too"), "\t"))
     add("json", "a.json", json.dumps(objects("json")))
     add("json, indented", "a.json", json.dumps(objects("indented"), indent=2, ensure_ascii=False))
+    keyed = {str(i): row for i, row in enumerate(objects("keyed"))}
+    add("json by rows of pandas", "a.json", json.dumps(keyed, indent=1))
+    columns = {name: {i: row[name] for i, row in keyed.items()} for name in ("text", "label")}
+    add("json by columns of pandas", "a.json", json.dumps(columns))
+    fields = {"custom_fields": [{"id": i, "value": None} for i in range(200)]}
+    wide = "".join(json.dumps(fields | row) + "\n" for row in objects("wide"))
+    add("json in long lines", "a.json", wide)
+    add("json under a key", "a.json", json.dumps({"tickets": objects("under"), "count": 12}))
+    deep = {"data": {"total": 12, "items": objects("deep")}}
+    add("json deep inside", "a.json", json.dumps(deep, indent=1))
     lines = "".join(json.dumps(row) + "\n" for row in objects("jsonl"))
     add("jsonl", "a.jsonl", lines)
+    inside = [
+        {
+            "id": i,
+            "ticket": {"subject": title, "body": f"{body} (inside)"},
+            "meta": {"queue": label},
+        }
+        for i, (label, title, body) in enumerate(TICKETS)
+    ]
+    add("objects in objects", "a.jsonl", "".join(json.dumps(row) + "\n" for row in inside))
     add("no suffix", "export", lines.replace("jsonl", "bare"))
     parts = zip(*rows("parquet")[1:], strict=True)
     add("parquet", "a.parquet", parquet(dict(zip(("Text", "Class"), parts, strict=True))))
@@ -181,6 +274,21 @@ def make_exports():
         rasa += f"- intent: {json.dumps(label)}\n  examples: |\n{examples}"
     add("rasa", "nlu.yml", rasa)
     # Labels.
+    unseen = [
+        (text, ("", "\u200b")[i % 2] + label + ("\u00a0", "", "\u200f")[i % 3])
+        for i, (text, label) in enumerate(rows("unseen", header=None))
+    ]
+    add("labels with what can't be seen", "a.csv", table([("text", "label"), *unseen]))
+    things = [{**row, "label": [{"id": 1, "name": row["label"]}]} for row in objects("things")]
+    add("labels that are objects", "a.json", json.dumps(things))
+    codes = [{**row, "label": float(i % 2)} for i, row in enumerate(objects("floats"))]
+    add("labels with a point", "a.json", json.dumps(codes), classes={"0": 6, "1": 6})
+    spam = [{**row, "label": i % 3 == 0} for i, row in enumerate(objects("spam"))]
+    add(
+        "labels that are true or false", "a.json", json.dumps(spam), classes={"true": 4, "false": 8}
+    )
+    tagged = [{**row, "label": [row["label"]]} for row in objects("tags")]
+    add("labels in lists", "a.json", json.dumps(tagged))
     odd = [*rows("odd"), ("who knows (odd)", "N/A"), ("both of them (odd)", f"{PINS};{RATES}")]
     add("odd labels", "a.csv", table(odd), classes=CLASSES | {"N/A": 1, f"{PINS};{RATES}": 1})
     many = [(f"question number {i} about my card", f"class {i % 50}") for i in range(50_000)]
@@ -199,18 +307,27 @@ def make_exports():
     fault("two encodings", "a.csv", mixed, "not UTF-8, unlike what comes before.")
     russian = "text,label\r\nгде моя карта,cards\r\n".encode("cp1251")
     fault("another script", "a.csv", russian, "neither UTF-8 nor Windows-1252. Name its encoding")
-    fault("a web page", "a.xls", "<html><table><tr><td>text", "is a web page: open it in a spread")
+    fault(
+        "a web page",
+        "a.xls",
+        "<html><table><tr><td>text",
+        "is a web page or XML: open it in a spread",
+    )
     fault(
         "a picture",
         "a.csv",
         b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\1\0\0\0\1",
-        "is not a text file.",
+        "is an image: give a folder",
     )
     fault("one column", "a.csv", table([("text",), ("hello there",)]), "one column and no labels.")
     torn = table(rows("torn")) + '"an open quote,pin\r\n'
     fault("an open quote", "a.csv", torn, "never closed")
     unquoted = table(rows("unquoted")) + "one, two, three,pin\r\n"
     fault("a comma too many", "a.csv", unquoted, "it has 4 columns, but the first line has 2.")
+    short = [(*row, "a note") for row in rows("short")]
+    fault("a cell too few", "a.csv", table([*short, ("a text", PINS)]), "2 columns, but the first")
+    by_column = {"text": [TICKETS[0][2]], "label": [CARDS]}
+    fault("json by columns", "a.json", json.dumps(by_column), "expected one JSON object per row")
     vague = tickets("vague", "Nr={0}", "Anfrage=BODY", "Ort=LABEL", "Art=LABEL")
     fault("two columns of classes", "a.csv", vague, "can't tell which column holds the label")
     fault("not there", "a.csv", table(rows("x")), "no column 'body'", layout=Layout("body"))

@@ -60,6 +60,9 @@ HEADERS = {
     "are you there,y\nno thanks,n\n": False,
     "Die Frage,Art\nich suche meine Karte seit einer Woche,a\nwie hoch ist er heute,b\n": True,
     "id,note,kind\n1,hello you,a\n2,bye now,b\n": True,
+    "Why?,Ann,a\nmy card is lost,Bob,b\nmy pin is gone,Eve,c\n": False,
+    "hello\nbye\nhello\n": False,
+    "my card,a,Ann\nmy card is lost,a,Bob\n": False,
     "1001,hello you,greeting\n1002,bye you,farewell\n1003,hi you,greeting\n": False,
 }
 
@@ -70,6 +73,25 @@ def test_a_header_is_told_from_a_row(content):
     assert found(rows, labels=len(rows.split("\n")[0].split(",")) == 2)[2] == HEADERS[content]
 
 
+def test_a_first_line_without_a_label_is_no_title():
+    with pytest.raises(TableError, match="line 1: the label is empty"):
+        found("where is my card,\nhow much is it,price\n")
+
+
+def test_a_short_table_of_several_columns_has_a_header():
+    with pytest.raises(TableError, match="its columns are: who, says, kind"):
+        found("who,says,kind\nAnn,hi,x\nBob,bye,y\n")
+
+
+def test_a_label_that_all_rows_share_gives_way_to_others():
+    rows = [f"{text},Support,{kind}" for text, kind in (("hi there", "a"), ("bye now", "b"))]
+    assert found("\n".join(["message,Group,Type", *rows]))[1] == "Type"
+    assert found("\n".join(["message,label,Type", *rows]))[1] == "label"  # that is its job
+    assert found("message,Group,Type\nhi there,Support,a\n")[1] == "Group"
+    named = "message,label,label_text\nhi there,0,greeting\nbye now,1,farewell\n"
+    assert found(named)[1] == "label_text"
+
+
 def test_what_is_asked_for_counts():
     content = "text,label,Body,Queue\nt,l,b,q\n"
     assert found(content, input="body", label="QUEUE") == ("Body", "Queue", True)
@@ -77,6 +99,7 @@ def test_what_is_asked_for_counts():
     assert found(content, input="label", label="text") == ("label", "text", True)
     assert found(content, input="label", labels=False) == ("label", None, True)
     assert found("text,label\nhello,a\n", header=False) == ("1", "2", False)
+    assert found("hello,a\nbye,b\n", header=False, input="2") == ("2", "1", False)
     assert found("Subject,Body\na,b\n", labels=False) == ("Subject+Body", None, True)
     for layout, message in {
         Layout("subject"): "no column 'subject'; its columns are: text, label, Body, Queue",

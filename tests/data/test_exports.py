@@ -14,6 +14,7 @@ from tests.data.exports import make_exports
 
 EXPORTS = make_exports()
 LARGE = "fifty thousand"
+SAID = "How do I change my PIN?"  # one of the tickets of all others
 WORDS = {"input": "--text-column", "label": "--label-column", "encoding": "--encoding"}
 
 
@@ -42,6 +43,8 @@ def test_the_reader_finds_the_classes_or_says_what_is_wrong(tmp_path, case):
             continue
         batches = list(table.batches())
         assert Counter(name for batch in batches for name in batch.labels) == export.classes
+        texts = [text for batch in batches for text in batch.inputs]
+        assert case == LARGE or any(SAID in text for text in texts)
         if case != LARGE:
             texts = [text for batch in batches for text in batch.inputs]
             assert any("Can I have" in text and "second card" in text for text in texts)

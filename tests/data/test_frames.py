@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from klda import Learner
 from klda.data import Layout, TableError
 from klda.data.frames import is_frame, open_frame
 from klda.errors import KldaError
@@ -40,6 +41,12 @@ def test_integers_are_labels_of_their_own(kind):
     assert batch.labels == [1, 2, 3]
 
 
+@pytest.mark.parametrize("labels", [[1.0, 2.0, 1.0], [True, False, True]])
+def test_numbers_are_labels_as_in_a_list(kind, labels):
+    table, other = made(kind, {"text": ["a b", "c d", "e f"], "label": labels}), Learner("ngrams")
+    assert Learner("ngrams").learn(table).classes == other.learn(["a", "c", "e"], labels).classes
+
+
 @pytest.mark.parametrize("name", ["Message", "Queue"])
 def test_what_is_missing_is_named_by_its_row(kind, name):
     table = made(kind, COLUMNS | {name: [*COLUMNS[name][:2], None]})
@@ -73,3 +80,11 @@ def test_what_is_no_table_says_what_to_do():
     twice = pandas.DataFrame([["a", "b"]], columns=["text", "text"])
     with pytest.raises(KldaError, match="inputs, a DataFrame, can't be read"):
         open_frame(twice)
+
+
+def test_columns_whose_names_are_no_texts_are_named():
+    pandas = pytest.importorskip("pandas")
+    for names in ([0, 1], pandas.MultiIndex.from_tuples([("a", "text"), ("a", "label")])):
+        table = pandas.DataFrame([["a b", "x"], ["c d", "y"]], columns=names)
+        with pytest.raises(KldaError, match=r"a column called .*: name the columns"):
+            open_frame(table)

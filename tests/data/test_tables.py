@@ -25,6 +25,7 @@ from klda.data import (
 from klda.data.files import find_files as find
 from klda.data.formats import IN_FOLDERS
 from klda.errors import KldaError
+from klda.labels import similar_names
 from tests.factories import write_parquet
 
 ROWS = [("where is my card?", "card"), ("no", "yes"), ('say "hi", now', "talk"), ("a\nb", "card")]
@@ -49,8 +50,6 @@ def write_csv(path, text):
 @pytest.fixture
 def formats(tmp_path):
     """The same four rows in every text format."""
-    import csv
-
     for suffix, delimiter in ((".csv", ","), (".tsv", "\t")):
         with (tmp_path / f"rows{suffix}").open("w", newline="", encoding="utf-8") as file:
             csv.writer(file, delimiter=delimiter).writerows([("text", "label"), *ROWS])
@@ -121,41 +120,33 @@ def test_lines_are_texts_unless_they_are_a_table():
     assert texts(b"id\tNachricht\n1\thallo du\n2\tund du\n") == ["hallo du", "und du"]
 
 
+def test_a_file_may_hold_one_object_of_objects(tmp_path):
+    row = {"ticket": {"subject": "Card", "body": "where is it?"}, "meta": {"queue": "cards"}}
+    (tmp_path / "a.json").write_text(json.dumps(row, indent=1))
+    assert rows_of(tmp_path / "a.json") == (["Card\nwhere is it?"], ["cards"])
+
+
 def test_integer_labels_become_strings(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a", "label": 3}\n')
     assert rows_of(path) == (["a"], ["3"])
 
 
-BROKEN = {
+BROKEN = {  # beside the faults of tests/data/exports.py
     "more fields": ("a.csv", b"text,label\nfine,a\nx,y,z\n", "line 3.*3 columns.*first line has 2"),
-    "fewer fields": ("a.csv", b"text,label\nfine,a\nx\n", "line 3.*1 column,"),
     "line after a multi-line field": (
         "a.csv",
         b'text,label\n"two\nlines",a\nx\n',
         "line 4.*1 column,",
     ),
-    "open quote": ("a.csv", b'text,label\nfine,a\n"open,b\nmore,c\n', "line 3.*never closed"),
-    "empty text": ("a.csv", b"text,label\nfine,a\n  ,b\n", "line 3: the text is empty"),
-    "empty label": ("a.csv", b"text,label\nfine,\n", "line 2: the label is empty"),
-    "two encodings": (
-        "a.csv",
-        b"text,label\nsch\xc3\xb6n,a\ncaf\xe9,b\n",
-        "line 3: not UTF-8, unlike what comes before",
-    ),
-    "no encoding": ("a.csv", b"text,label\nfine,a\nx\x81,b\n", "line 3: neither UTF-8 nor"),
     "half a workbook": ("a.csv", b"PK\x03\x04\x14\x00", "damaged"),
     "an old workbook": ("a.xls", b"\xd0\xcf\x11\xe0\x14\x00", "old Excel: save it as .xlsx"),
-    "a picture": ("a.csv", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is not a text file. Give a table"),
     "no text column": (
         "a.csv",
         b"foo,bar,label\na,b,c\n",
         "are: foo, bar, label.*Name the text column",
     ),
-    "no label column": ("a.csv", b"text,foo,bar\na,b,c\n", "columns are.*Name the label column"),
     "same column twice": ("a.csv", b"text,label,text\na,b,c\n", r"are: text \(1\), label, text"),
-    "empty file": ("a.csv", b"", "is empty"),
-    "header only": ("a.csv", b"text,label\n", "is empty: it holds no rows"),
     "empty jsonl": ("a.jsonl", b"", "is empty"),
     "not JSON": ("a.jsonl", b'{"text": "a", "label": "b"}\n{"text": \n', "line 2.*not JSON"),
     "not an object": ("a.jsonl", b"[1, 2]\n", "row 1.*one JSON object"),
@@ -165,7 +156,11 @@ BROKEN = {
         b'{"text": 5, "label": "b"}\n',
         "line 1: the text must be a string; got int: 5",
     ),
-    "label is a list": ("a.jsonl", b'{"text": "a", "label": ["b"]}\n', "line 1: the label is"),
+    "label is a list of numbers": (
+        "a.jsonl",
+        b'{"text": "a", "label": [1]}\n',
+        "line 1: the label is",
+    ),
     "key missing later": (
         "a.jsonl",
         b'{"text": "a", "label": "b"}\n{"text": "a"}\n',
@@ -202,11 +197,6 @@ def test_long_texts_are_read_and_one_beyond_the_limit_is_named(tmp_path, field_l
     path.write_text(f"text,label\nshort,a\n{'w ' * (1 << 23)},b\n")
     with pytest.raises(TableError, match=r"long\.csv, line 3: .* 16,777,216 char.* Shorten"):
         rows_of(path)
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(TableError, match=r"nothing\.csv: there is no such file"):
-        open_table(tmp_path / "nothing.csv")
 
 
 def test_another_modality_than_needed_says_what_to_give(tmp_path):
@@ -447,11 +437,6 @@ def test_a_row_is_counted_from_the_beginning_also_after_rows_skipped(tmp_path):
         list(open_table(tmp_path / "x.npz").batches(rows=2, skip=6))
 
 
-def test_images_of_a_folder_may_be_skipped_at_the_beginning(photos):
-    whole = [batch.inputs for batch in open_table(photos).batches(rows=1)]
-    assert [batch.inputs for batch in open_table(photos).batches(rows=1, skip=2)] == whole[2:]
-
-
 def test_files_are_read_one_after_the_other_and_places_lead_back(long_files):
     tables = [open_table(long_files / name) for name in ("a.csv", "b.jsonl", "d.parquet")]
     batches = list(read(tables, labels=True))
@@ -586,6 +571,18 @@ def test_deeply_nested_json_is_a_broken_row(tmp_path):
         rows_of(path)
 
 
+def test_cells_of_objects_in_objects_are_columns_and_the_objects_are_kept(tmp_path):
+    path = tmp_path / "a.jsonl"
+    rows = [{"a.b": {"c": f"text {i}"}, "of": {"queue": "x", "list": [i]}} for i in range(3)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"a.b": "none"}]))
+    table = open_table(path, layout=Layout("a.b.c", "of.queue"))
+    bad = []
+    (batch,) = table.batches(keep=None, bad=bad.append)
+    assert (batch.inputs, batch.labels) == (["text 0", "text 1", "text 2"], ["x"] * 3)
+    assert batch.cells == {name: [row[name] for row in rows] for name in rows[0]}
+    assert [(row.place, row.problem) for row in bad] == [("line 4", "the text is empty.")]
+
+
 @pytest.mark.parametrize("row", [",", " , ", "  ,", ",\t"])
 def test_blank_rows_are_skipped(tmp_path, row):
     path = write_csv(tmp_path / "a.csv", f"text,label\nx,y\n{row}\nz,y\n{row}\n")
@@ -633,6 +630,12 @@ def test_labels_are_read_for_the_classes_of_the_model(tmp_path, kind):
 def test_only_plain_digits_are_integers(label):
     with pytest.raises(KldaError, match="is not an integer"):
         as_label(label, [1])
+
+
+def test_a_name_is_what_can_be_seen_of_it():
+    assert as_label(" \u200ecafe\u0301\u00a0\u200b", ()) == "café"
+    assert as_label("cafe\u0301", ["cafe\u0301"]) == "cafe\u0301"  # the model has it
+    assert similar_names(["cafe\u0301"], ["café"]) == {"cafe\u0301": "café"}
 
 
 def test_reading_several_files_tells_how_much_of_all_was_read(tmp_path):

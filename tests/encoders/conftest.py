@@ -30,7 +30,6 @@ TEXTS = [
     "play some music",
 ]
 CORPUS = [*TEXTS, "a cash machine kept my card", "the quick brown fox", "0123456789 ?!.,'-"] * 3
-SMALL = {"num_attention_heads": 4, "intermediate_size": 48, "initializer_range": 0.4}
 
 
 def _save(tokenizer: Tokenizer, folder: Path, template: str, special: list[str], **named) -> int:
@@ -69,81 +68,54 @@ def _roberta_tokenizer(folder: Path) -> int:
     return _byte_level(folder, "<s> $A </s>", ["<s>", "<pad>", "</s>"], **named)
 
 
-def _bert(folder: Path, layers: int = 4) -> None:
-    config = transformers.BertConfig(
-        vocab_size=_wordpiece(folder),
-        hidden_size=32,
-        num_hidden_layers=layers,
-        max_position_embeddings=64,
-        **SMALL,
-    )
-    transformers.BertForMaskedLM(config).save_pretrained(folder)
+def _mistral_tokenizer(folder: Path) -> int:
+    """It has no padding token and no limit of length."""
+    return _byte_level(folder, "<s> $A", ["<unk>", "<s>", "</s>"], eos_token="</s>")
 
 
-def _roberta(folder: Path) -> None:
-    config = transformers.RobertaConfig(
-        vocab_size=_roberta_tokenizer(folder),
-        hidden_size=32,
-        num_hidden_layers=3,
-        max_position_embeddings=66,  # counted from the padding index
-        pad_token_id=1,
-        **SMALL,
-    )
-    transformers.RobertaForMaskedLM(config).save_pretrained(folder)
-
-
-def _bart(folder: Path) -> None:
-    sizes = {"layers": 2, "attention_heads": 4, "ffn_dim": 48}
-    config = transformers.BartConfig(
-        vocab_size=_roberta_tokenizer(folder),
-        d_model=32,
-        max_position_embeddings=64,
-        init_std=0.4,
-        pad_token_id=1,
-        decoder_start_token_id=2,
-        **{f"{half}_{name}": n for half in ("encoder", "decoder") for name, n in sizes.items()},
-    )
-    transformers.BartModel(config).save_pretrained(folder)
-
-
-def _t5(folder: Path) -> None:
+def _t5_tokenizer(folder: Path) -> int:
     named = {"pad_token": "<pad>", "eos_token": "</s>", "model_max_length": 64}
-    size = _byte_level(folder, "$A </s>", ["<pad>", "</s>"], **named)
-    config = transformers.T5Config(
-        vocab_size=size, d_model=32, d_kv=8, d_ff=48, num_layers=3, num_heads=4
-    )
-    transformers.T5ForConditionalGeneration(config).save_pretrained(folder)
+    return _byte_level(folder, "$A </s>", ["<pad>", "</s>"], **named)
 
 
-def _mistral(folder: Path) -> None:
-    """Its tokenizer has no padding token and no limit of length."""
-    special = ["<unk>", "<s>", "</s>"]
-    config = transformers.MistralConfig(
-        vocab_size=_byte_level(folder, "<s> $A", special, eos_token="</s>"),
-        hidden_size=32,
-        num_hidden_layers=3,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-        sliding_window=32,
-        **SMALL,
-    )
-    transformers.MistralForCausalLM(config).save_pretrained(folder)
+SMALL = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
+SMALL |= {"intermediate_size": 48, "initializer_range": 0.4}
+BERT = SMALL | {"num_hidden_layers": 4, "max_position_embeddings": 64}
+ROBERTA = SMALL | {"max_position_embeddings": 66, "pad_token_id": 1}  # counted from the padding's
+HALVES = {"layers": 2, "attention_heads": 4, "ffn_dim": 48}
+BART = {f"{half}_{name}": n for half in ("encoder", "decoder") for name, n in HALVES.items()}
+BART |= {"d_model": 32, "max_position_embeddings": 64, "init_std": 0.4}
+BART |= {"pad_token_id": 1, "decoder_start_token_id": 2}
+T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 3, "num_heads": 4}
+MISTRAL = SMALL | {"num_key_value_heads": 2, "max_position_embeddings": 128, "sliding_window": 32}
+
+
+def _built(tokenize: Callable[[Path], int], family: str, task: str, settings: dict):
+    def build(folder: Path, **changes) -> None:
+        size = tokenize(folder)
+        config = getattr(transformers, f"{family}Config")(vocab_size=size, **settings | changes)
+        getattr(transformers, f"{family}{task}")(config).save_pretrained(folder)
+
+    return build
+
+
+_bert = _built(_wordpiece, "Bert", "ForMaskedLM", BERT)
 
 
 def _paraphrase(folder: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
     inner = folder.with_name("inner")
-    _bert(inner, layers=3)
+    _bert(inner, num_hidden_layers=3)
     library.SentenceTransformer(str(inner), device="cpu").save(str(folder))
 
 
 BUILDERS: dict[str, Callable[[Path], None]] = {
-    "bart-base": _bart,
+    "bart-base": _built(_roberta_tokenizer, "Bart", "Model", BART),
     "paraphrase-minilm-l3": _paraphrase,
     "bert-base": _bert,
-    "roberta-large": _roberta,
-    "t5-3b": _t5,
-    "mistral-7b": _mistral,
+    "roberta-large": _built(_roberta_tokenizer, "Roberta", "ForMaskedLM", ROBERTA),
+    "t5-3b": _built(_t5_tokenizer, "T5", "ForConditionalGeneration", T5),
+    "mistral-7b": _built(_mistral_tokenizer, "Mistral", "ForCausalLM", MISTRAL),
 }
 
 

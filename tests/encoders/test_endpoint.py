@@ -57,7 +57,7 @@ def test_a_learner_has_the_labels_of_one_that_encodes_here(tmp_path):
         with serving(encoders.load("minilm")) as moved:
             at = f"{moved.url}#all-minilm"
             assert Learner.load(tmp_path / "bot", model=at).predict(asked[:1]) is not None
-            with pytest.raises(KldaError, match="endpoint:other"):
+            with pytest.raises(KldaError, match="#other"):
                 Learner.load(tmp_path / "bot", model=f"{moved.url}#other")
             moved.encoder = Reversed(moved.encoder)  # another model under the same name
             with pytest.raises(KldaError, match="use the same foundation model"):
@@ -81,7 +81,7 @@ def test_the_server_speaks_the_protocol_of_openais_own_client(server):
 
 
 @pytest.mark.parametrize("failures", [[503, 429], [500] * 4])
-def test_what_may_pass_is_tried_again(failures, server, remote):
+def test_errors_that_may_pass_are_retried(failures, server, remote):
     server.failures += failures
     assert remote.encode(["a"]).shape == (1, remote.dimension)
     assert not server.failures
@@ -100,7 +100,7 @@ def test_what_may_pass_is_tried_again(failures, server, remote):
         ([{"nothing": 1}], "answers with something else"),
     ],
 )
-def test_what_does_not_pass_is_said(failures, says, server, remote):
+def test_errors_that_will_not_pass_are_reported(failures, says, server, remote):
     server.failures += failures
     with pytest.raises(KldaError, match=says) as caught:
         remote.encode(["a"])

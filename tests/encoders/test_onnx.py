@@ -14,7 +14,6 @@ from tests.encoders.processes import run_python
 
 from klda import encoders
 from klda.encoders.onnx_bert import OnnxBert
-from klda.encoders.onnx_graph import Graph
 from klda.encoders.pretrained import PretrainedTextNetwork
 from klda.errors import KldaError
 
@@ -38,8 +37,8 @@ ODD_TEXTS = [
 def agree(folder, texts=ODD_TEXTS, atol=1e-5, **options):
     """ONNX Runtime and transformers cut texts into the same tokens and give the same rows."""
     ours, reference = (
-        encoders.load(folder, engine=engine, device="cpu", **options)
-        for engine in ("onnx", "torch")
+        encoders.load(folder, runtime=runtime, device="cpu", **options)
+        for runtime in ("onnx", "torch")
     )
     assert type(ours.network) is OnnxBert
     assert type(reference.network) is PretrainedTextNetwork
@@ -85,31 +84,31 @@ def change(folder, file, **settings):
 )
 def test_what_the_graph_does_not_cover_is_refused(file, settings, tiny_models, tmp_path):
     folder = shutil.copytree(tiny_models("bert-base"), tmp_path / "model")
-    assert encoders.load(folder, device="cpu").engine == "onnx"
+    assert encoders.load(folder, device="cpu").runtime == "onnx"
     change(folder, file, **settings)
-    with pytest.raises(KldaError, match='engine="onnx" can\'t run the model'):
-        encoders.load(folder, engine="onnx", device="cpu")
+    with pytest.raises(KldaError, match='runtime="onnx" can\'t run the model'):
+        encoders.load(folder, runtime="onnx", device="cpu")
 
 
 @pytest.mark.parametrize(
-    "options, engine",
+    "options, runtime",
     [
         ({}, "onnx"),
-        ({"engine": "torch"}, "torch"),
+        ({"runtime": "torch"}, "torch"),
         ({"precision": "bfloat16"}, "torch"),
         ({"precision": "float32"}, "onnx"),
     ],
 )
-def test_the_engine_follows_the_options(options, engine, tiny_models):
-    assert encoders.load(tiny_models("bert-base"), device="cpu", **options).engine == engine
+def test_the_runtime_follows_the_options(options, runtime, tiny_models):
+    assert encoders.load(tiny_models("bert-base"), device="cpu", **options).runtime == runtime
 
 
 @pytest.mark.parametrize(
     "options, says",
     [
-        ({"engine": "tensorflow"}, "engine='tensorflow'"),
-        ({"engine": "onnx", "precision": "bfloat16"}, "float32"),
-        ({"engine": "onnx", "device": "cuda"}, "cuda"),
+        ({"runtime": "tensorflow"}, "runtime='tensorflow'"),
+        ({"runtime": "onnx", "precision": "bfloat16"}, "float32"),
+        ({"runtime": "onnx", "device": "cuda"}, "cuda"),
     ],
 )
 def test_engines_that_can_not_run_are_refused(options, says, tiny_models):
@@ -127,7 +126,7 @@ bot.learn(["where is my card?", "my card has not come", "what is the weather?", 
           ["card", "card", "weather", "weather"])
 bot.save({os.fspath(tmp_path / "bot")!r})
 again = Learner.load({os.fspath(tmp_path / "bot")!r})
-print(again.predict(["is it sunny?"])[0], again.encoder.engine, "torch" in sys.modules)
+print(again.predict(["is it sunny?"])[0], again.encoder.runtime, "torch" in sys.modules)
 """,
         missing=WITHOUT_TORCH,
     )
@@ -147,17 +146,3 @@ except ImportError as error:
         missing=WITHOUT_TORCH,
     )
     assert 'pip install "klda[text]"' in said
-
-
-def test_the_graph_computes_what_its_operators_say():
-    graph = Graph()
-    doubled = graph.add("Add", "x", "x")
-    shifted = graph.add("Add", doubled, graph.constant(np.array([[3.5, -1.0]], dtype=np.float32)))
-    rows = graph.add("Concat", shifted, graph.weight(np.array([[7.0]])), axis=-1)
-    options = onnxruntime.SessionOptions()
-    values = [onnxruntime.OrtValue.ortvalue_from_numpy(one) for one in graph.weights.values()]
-    options.add_external_initializers(list(graph.weights), values)
-    content = graph.serialize({"x": "float32"}, {rows: "float32"})
-    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    (given,) = session.run(None, {"x": np.array([[1.0, 300.0]], dtype=np.float32)})
-    np.testing.assert_array_equal(given, [[5.5, 599.0, 7.0]])

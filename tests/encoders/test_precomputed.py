@@ -44,3 +44,14 @@ def test_precomputed_features_are_an_encoder():
 def test_inputs_that_are_not_rows_of_finite_numbers_are_rejected(inputs, says):
     with pytest.raises(KldaError, match=says):
         encoders.load("features").encode(inputs)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"device": "bogus"}, {"batch_size": -3}, {"runtime": "x"}, {"layers": "4,5"}, {"layers": "x"}],
+)
+@pytest.mark.parametrize("model", [{}, {"modality": "features"}])
+def test_options_are_checked_though_nothing_runs(model, option):
+    (name,) = option
+    with pytest.raises(KldaError, match=rf"^{name}\b"):
+        encoders.load("features", **model, **option)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import http.server
-import json
 import shutil
 import sys
-import threading
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.encoders.processes import run_python
+from tests.hub import serving
 
 from klda import encoders
 from klda.encoders.sources import Package
@@ -90,62 +88,13 @@ def test_a_misspelled_name_gets_a_suggestion(empty_hub):
         encoders.load("minilmm")
 
 
-class HubHandler(http.server.BaseHTTPRequestHandler):
-    """The parts of a model hub that its client uses: a listing, and files by commit."""
-
-    folder: Path
-    asked: list[str]
-
-    def log_message(self, format, *args):
-        """Stay quiet."""
-
-    def do_GET(self):
-        self.answer(body=True)
-
-    def do_HEAD(self):
-        self.answer(body=False)
-
-    def answer(self, body: bool) -> None:
-        self.asked.append(self.path)
-        if self.path.startswith("/api/models/team/model"):
-            names = [path.name for path in self.folder.iterdir()]
-            tree = [{"type": "file", "path": name, "size": 1, "oid": name} for name in names]
-            siblings = [{"rfilename": name} for name in names]
-            listing = {"id": "team/model", "sha": COMMIT, "siblings": siblings}
-            answer = tree if "/tree/" in self.path else listing
-            self.send(json.dumps(answer).encode(), body, "listing")
-            return
-        path = self.folder / self.path.rsplit("/", 1)[-1].split("?")[0]
-        if "/resolve/" not in self.path or not path.is_file():
-            self.send_response(404)
-            self.send_header("X-Error-Code", "RepoNotFound")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        content = path.read_bytes()
-        self.send(content, body, hashlib.sha256(content).hexdigest())
-
-    def send(self, content: bytes, body: bool, etag: str) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
-        self.send_header("ETag", f'"{etag}"')
-        self.send_header("X-Repo-Commit", COMMIT)
-        self.end_headers()
-        if body:
-            self.wfile.write(content)
-
-
 @pytest.fixture
-def hub(tiny_models, tmp_path):
+def hub(tiny_models):
     """A local hub with one model in two formats."""
-    folder = shutil.copytree(tiny_models("bert-base"), tmp_path / "published")
-    (folder / "pytorch_model.bin").write_bytes(b"the same in another format")
-    (folder / "README.md").write_text("about")
-    handler = type("Handler", (HubHandler,), {"folder": folder, "asked": []})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", handler
-    server.shutdown()
+    files = {path.name: path.read_bytes() for path in tiny_models("bert-base").iterdir()}
+    files |= {"pytorch_model.bin": b"the same in another format", "README.md": b"about"}
+    with serving("team/model", files) as running:
+        yield running
 
 
 def with_hub(code: str, address: str, cache: Path) -> str:
@@ -163,15 +112,15 @@ socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
 
 
 def test_a_hub_model_is_downloaded_once_without_unneeded_files(hub, tmp_path):
-    address, handler = hub
+    address, served = hub
     load = "encoders.load('team/model', device='cpu').encode(['my card'])"
     code = (
         f"from klda import encoders\nfirst = {load}\n{NO_NETWORK}\nassert (first == {load}).all()"
     )
     with_hub(code, address, tmp_path / "hub")
-    assert any(path.endswith("model.safetensors") for path in handler.asked)
-    assert not any("pytorch_model.bin" in path for path in handler.asked)
-    assert (tmp_path / "hub" / "models--team--model" / "refs" / "main").read_text() == COMMIT
+    assert any(path.endswith("model.safetensors") for path in served.asked)
+    assert not any("pytorch_model.bin" in path for path in served.asked)
+    assert (tmp_path / "hub" / "models--team--model" / "refs" / "main").is_file()
 
 
 REFUSED = """

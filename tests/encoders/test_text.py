@@ -11,7 +11,6 @@ import torch
 import transformers
 
 from klda import encoders
-from klda.encoders.text import length_batches
 from klda.errors import KldaError
 
 # The paper's models, the class that must run them, and the number of layers of the tiny models.
@@ -56,7 +55,7 @@ def reference(folder, texts: list[str]) -> np.ndarray:
 
 @every_model
 def test_paper_models_run_their_architecture_and_use_mean_pooling(name, tiny_models, texts):
-    encoder = encoders.load(tiny_models(name), device="cpu", engine="torch")
+    encoder = encoders.load(tiny_models(name), device="cpu", runtime="torch")
     rows = encoder.encode(texts)
     assert type(encoder.network.model).__name__ == PAPER[name][0]
     assert rows.shape == (len(texts), encoder.dimension) == (6, 32)
@@ -181,18 +180,15 @@ def test_inputs_that_are_not_texts_are_rejected(inputs, says, tiny_models):
         encoder.encode(inputs)
 
 
-def test_prepared_texts_have_the_same_features(tiny_models, texts, monkeypatch):
+def test_texts_of_several_windows_have_the_same_features(tiny_models, texts, monkeypatch):
     encoder = encoders.load(tiny_models("bert-base"), device="cpu")
-    monkeypatch.setattr("klda.encoders.text._WINDOW", 4)
-    tokens = encoder.prepare(texts)
-    assert len(tokens) == len(texts)
-    np.testing.assert_array_equal(encoder.encode(tokens), encoder.encode(texts))
-    with pytest.raises(KldaError, match=r"inputs\[1\] must be a string"):
-        encoder.prepare(["a", 1])
+    expected = encoder.encode(texts)
+    monkeypatch.setattr("klda.encoders.networks._WINDOW", 4)
+    np.testing.assert_allclose(encoder.encode(texts), expected, atol=ATOL)
 
 
-@pytest.mark.parametrize("engine", ["onnx", "torch"])
-def test_missing_weights_are_an_error(engine, tiny_models, tmp_path):
+@pytest.mark.parametrize("runtime", ["onnx", "torch"])
+def test_missing_weights_are_an_error(runtime, tiny_models, tmp_path):
     from safetensors.torch import load_file, save_file
 
     folder = shutil.copytree(tiny_models("bert-base"), tmp_path / "model")
@@ -201,7 +197,7 @@ def test_missing_weights_are_an_error(engine, tiny_models, tmp_path):
     del weights[lost]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(KldaError, match=r"lacks .* of its weights.*layer\.1\.output"):
-        encoders.load(folder, device="cpu", engine=engine)
+        encoders.load(folder, device="cpu", runtime=runtime)
 
 
 def test_other_sentence_transformers_modules_are_run_by_the_library(tiny_models, texts, tmp_path):
@@ -293,18 +289,6 @@ def test_concurrent_calls_do_not_mix_up_features(tiny_models, texts):
     for worker, rows in enumerate(results):
         for got, wanted in zip(rows, expected[worker::8], strict=True):
             np.testing.assert_array_equal(got, wanted)
-
-
-def test_length_batches_cover_all_within_the_limits():
-    lengths = list(np.random.default_rng(0).integers(1, 200, size=500))
-    batches = list(length_batches(lengths, batch_size=16, max_tokens=400))
-    assert sorted(np.concatenate(batches)) == list(range(500))
-    for batch in batches:
-        longest = max(lengths[position] for position in batch)
-        assert len(batch) <= 16
-        assert longest * len(batch) <= 400 or len(batch) == 1
-    padding = sum(max(lengths[p] for p in b) * len(b) for b in batches) - sum(lengths)
-    assert padding < 0.05 * sum(lengths)
 
 
 def test_a_prompt_of_the_folder_is_put_before_each_text(tiny_models, texts, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import dataclass
 
 import numpy as np
 import pandas
@@ -48,6 +49,18 @@ def test_clones_share_the_foundation_model_and_a_changed_parameter_changes_it(ti
     assert Vectorizer(lengths).transform(["abc"]).tolist() == [[3, 1]]
     with pytest.raises(KldaError, match="layers="):
         vectorizer.set_params(layers=9).fit(TEXTS)
+
+
+@dataclass  # which compares by value, so that it has no hash
+class Lengths:
+    unit: int = 1
+
+    def encode(self, texts):
+        return [[len(text), self.unit] for text in texts]
+
+
+def test_an_own_encoder_need_not_be_hashable():
+    assert Vectorizer(Lengths(2)).fit_transform(["abc"]).tolist() == [[3, 2]]
 
 
 def test_texts_are_searched_and_cross_validated(tiny_models):

@@ -9,9 +9,11 @@ import pickle
 import joblib
 import numpy as np
 import pytest
+from tests.factories import LetterCounts
 
 from klda import Learner, encoders
 from klda.errors import KldaError
+from klda.learner.inputs import LongTextWarning
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz "
 TEXTS = ["a bank card", "my card", "will it rain", "rain again"]
@@ -80,12 +82,35 @@ def test_a_learner_takes_functions_and_objects_of_other_libraries(model, name, t
 def test_a_given_name_identifies_the_features(tmp_path):
     Learner(letters, name="letters-1").learn(TEXTS, LABELS).save(tmp_path / "bot")
     Learner.load(tmp_path / "bot", model=lambda texts: letters(texts), name="letters-1")
-    with pytest.raises(KldaError, match=r"own:letters-1.*own:letters-2"):
+    with pytest.raises(KldaError, match=r"'letters-1'.*'letters-2'"):
         Learner.load(tmp_path / "bot", model=letters, name="letters-2")
     with pytest.raises(KldaError, match="use the same foundation model"):
         Learner.load(
             tmp_path / "bot", model=lambda texts: letters(texts)[:, ::-1], name="letters-1"
         )
+
+
+def test_a_function_gets_the_prompt_and_batches_that_are_asked_for(tmp_path):
+    given = []
+
+    def noted(texts):
+        given.append(texts)
+        return letters(texts)
+
+    bot = Learner(noted, prompt="query: ", batch_size=3)
+    given.clear()
+    bot.learn(TEXTS, LABELS).save(tmp_path / "bot")
+    assert max(map(len, given)) == 3
+    assert {text[:7] for texts in given for text in texts} == {"query: "}
+    again = Learner.load(tmp_path / "bot", model=noted)
+    np.testing.assert_array_equal(again.encode(TEXTS), bot.encode(TEXTS))
+    with pytest.raises(KldaError, match="use the same foundation model"):
+        Learner.load(tmp_path / "bot", model=noted, prompt="other: ")
+
+
+def test_layers_of_a_function_are_refused():
+    with pytest.raises(KldaError, match="letters' has no layers to choose from"):
+        encoders.load(letters, layers="4,5")
 
 
 def test_models_of_sentence_transformers_and_model2vec_are_encoders(tiny_models, texts):
@@ -111,6 +136,7 @@ def test_models_of_sentence_transformers_and_model2vec_are_encoders(tiny_models,
         (lambda texts: np.zeros((len(texts) + 1, 3)), r"shape \(2, 3\) for 1 texts"),
         (lambda texts: [["a"] for _ in texts], "rows of numbers"),
         (lambda texts: None, "rows of numbers"),
+        (np.eye(3), "it has no encode"),
     ],
 )
 def test_what_is_not_one_row_per_text_is_refused(rows, says):
@@ -157,3 +183,20 @@ def test_a_learner_travels():
         np.testing.assert_array_equal(again.scores(TEXTS), bot.scores(TEXTS))
         again.learn(["hello"], ["greeting"])
     assert list(bot.classes) == ["card", "weather"]
+
+
+class WithMore(LetterCounts):
+    """An encoder that cuts off texts."""
+
+    max_length = 3
+
+
+def test_an_encoder_of_your_own_is_used_as_it_is():
+    own = WithMore()
+    assert encoders.load(own) is own
+    assert isinstance(own, encoders.Encoder)
+    bot = Learner(own)
+    with pytest.warns(LongTextWarning, match="longer than that: 1 of 2"):
+        bot.learn(["a card", "a very long sentence on cards"], ["x", "y"])
+    for again in (pickle.loads(pickle.dumps(bot)), copy.deepcopy(bot)):
+        assert again.predict(["a card"]).tolist() == ["x"]

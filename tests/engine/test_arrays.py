@@ -36,7 +36,7 @@ def random_rows(n, size=SIZE, seed=0):
 def test_gram_fills_the_lower_triangle(backend):
     rows = random_rows(40)
     start = random_rows(SIZE, seed=1)
-    square = backend.copy(backend.asarray(start))
+    square = backend.xp.asarray(backend.asarray(start), copy=True)
     backend.add_gram(square, backend.asarray(rows), 1)
     result = backend.to_numpy(square)
     np.testing.assert_allclose(np.tril(result), np.tril(start + rows.T @ rows), atol=1e-3)
@@ -57,36 +57,18 @@ def test_factorise_and_solve_leave_the_scatter_in_place(backend, size):
     assert np.abs(solved - expected).max() / np.abs(expected).max() < tolerance(backend)
 
 
-def test_factorise_says_no_to_an_indefinite_matrix(backend):
+def test_factorising_an_indefinite_matrix_returns_none(backend):
     scatter = np.tril(random_rows(10, 10)) - 5 * np.eye(10)
-    square = backend.copy(backend.asarray(scatter))
+    square = backend.xp.asarray(backend.asarray(scatter), copy=True)
     assert backend.factorise(square, 0.5) is None
     kept = np.tril(backend.to_numpy(square))
     np.testing.assert_array_equal(kept, scatter.astype(backend.dtype))
 
 
-@pytest.mark.parametrize("definite", [True, False])
-def test_small_solve(backend, definite):
-    rows = random_rows(30, 20)
-    matrix = rows.T @ rows + np.eye(20)
-    if not definite:
-        matrix -= 60 * np.diag(np.arange(20) % 2)
-    vectors = random_rows(4, 20, seed=5)
-    solved = backend.lu_solve(backend.lu_factor(backend.asarray(matrix)), backend.asarray(vectors))
-    expected = np.linalg.solve(matrix, vectors.T).T
-    np.testing.assert_allclose(
-        backend.to_numpy(solved), expected, atol=tolerance(backend) * np.abs(expected).max() * 10
-    )
-
-
-def test_small_solve_says_no_to_a_singular_matrix(backend):
-    assert backend.lu_factor(backend.asarray(np.zeros((3, 3)))) is None
-
-
 @pytest.mark.parametrize("counts", [(3, 3, 4), (256, 1, 512), (700,), (1,)])
 def test_rows_are_summed_and_centred_by_class(backend, counts):
     rows, classes = random_rows(sum(counts), 4), np.repeat(np.arange(len(counts)), counts)
-    given = backend.copy(backend.asarray(rows))
+    given = backend.xp.asarray(backend.asarray(rows), copy=True)
     expected = np.stack([rows[classes == c].sum(0) for c in range(len(counts))])
     sums = backend.class_sums(given, np.array(counts))
     np.testing.assert_allclose(backend.to_numpy(sums), expected, atol=1e-3)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from klda import KldaError
+from klda import KLDA, KldaError
 from klda.engine import model as models
 from klda.engine.arrays import choose_backend
 from klda.engine.engine import Engine, PredictionOnlyError
@@ -28,7 +30,6 @@ PARAMETERS = Parameters(
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     monkeypatch.setattr(models, "EXACT_KERNEL_ROWS", FEW)
-    monkeypatch.setattr("klda.engine.engine.EXACT_KERNEL_ROWS", FEW)
 
 
 def make(kind="KLDA", keep_all=False):
@@ -45,7 +46,7 @@ def learn(model, at):
 
 def scores(model):
     parameters = PARAMETERS if isinstance(model.map, FourierMap) else LDA_PARAMETERS
-    return Engine(model).solution(parameters).scores(X)
+    return Engine(parameters, model).solution().scores(X)
 
 
 LDA_PARAMETERS = Parameters.of({"ridge": 1e-2, "dtype": "float64", "device": DEVICE})
@@ -60,7 +61,7 @@ def assert_same(model, expected):
 @pytest.mark.parametrize("keep_all", [False, True])
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
-def test_any_story_ends_as_if_only_what_is_left_had_been_learned(keep_all, data):
+def test_any_sequence_of_changes_equals_learning_only_what_is_left(keep_all, data):
     """Learning, removing, merging, renaming and storing, across 20 and 40 samples."""
     model, left = make(keep_all=keep_all), []
     for _ in range(data.draw(st.integers(1, 6))):
@@ -134,8 +135,8 @@ def test_verbs_leave_the_model_as_it_was():
 
 
 def test_a_change_that_fails_leaves_the_engine_as_it_was(monkeypatch):
-    engine = Engine(learn(make(), np.arange(100)))
-    before, model = engine.solution(PARAMETERS).scores(X), engine.model
+    engine = Engine(PARAMETERS, learn(make(), np.arange(100)))
+    before, model = engine.solution().scores(X), engine.model
     for error in (MemoryError, KeyboardInterrupt):
 
         def failing(*args, error=error, **kwargs):
@@ -144,20 +145,20 @@ def test_a_change_that_fails_leaves_the_engine_as_it_was(monkeypatch):
         with monkeypatch.context() as broken:
             broken.setattr(type(model.backend), "sum_of_squares", failing)
             with pytest.raises(error):
-                engine.add(X[100:], Y[100:].tolist(), parameters=PARAMETERS)
+                engine.add(X[100:], Y[100:].tolist())
         assert engine.model is model
-    np.testing.assert_array_equal(engine.solution(PARAMETERS).scores(X), before)
+    np.testing.assert_array_equal(engine.solution().scores(X), before)
 
 
 def test_rows_that_were_never_learned_are_refused():
     few = learn(make(), np.arange(30))
     with pytest.raises(NotLearnedError):
         few.remove(X[50:51], [int(Y[50])])
-    engine = Engine(learn(make(), np.arange(100)))
-    engine.check_learned(X[:9], Y[:9].tolist(), PARAMETERS)
+    engine = Engine(PARAMETERS, learn(make(), np.arange(100)))
+    engine.check_learned(X[:9], Y[:9].tolist())
     strangers = np.random.default_rng(0).normal(size=(30, 6)) * 9
     with pytest.raises(NotLearnedError):
-        engine.check_learned(strangers[:9], [0] * 9, PARAMETERS)
+        engine.check_learned(strangers[:9], [0] * 9)
 
 
 def test_a_model_that_keeps_all_rows_can_take_no_others():
@@ -167,20 +168,20 @@ def test_a_model_that_keeps_all_rows_can_take_no_others():
 
 
 def test_hints_are_classes_without_samples():
-    engine = Engine(learn(make(), np.arange(100)))
-    engine.hint(X[:1] * 0 + 9, [77], parameters=PARAMETERS)
+    engine = Engine(PARAMETERS, learn(make(), np.arange(100)))
+    engine.hint(X[:1] * 0 + 9, [77])
     assert engine.counts[77] == 0
-    solution = engine.solution(PARAMETERS)
+    solution = engine.solution()
     assert solution.answer(X[:1] * 0 + 9).labels[0, 0] == 77
     assert solution.class_counts[solution.classes == 77] == 0
 
 
 def test_an_engine_with_a_solution_alone_answers_and_does_not_learn():
-    engine = Engine(learn(make(), np.arange(100)))
-    frozen = engine.frozen(PARAMETERS)
-    engine.add(X[100:], Y[100:].tolist(), parameters=PARAMETERS)
+    engine = Engine(PARAMETERS, learn(make(), np.arange(100)))
+    frozen = engine.frozen()
+    engine.add(X[100:], Y[100:].tolist())
     assert frozen.counts != engine.counts
-    assert frozen.solution(PARAMETERS).answer(X[:3]).labels.shape == (3, 1)
+    assert frozen.solution().answer(X[:3]).labels.shape == (3, 1)
     with pytest.raises(PredictionOnlyError):
         frozen.rename(0, 9)
 
@@ -188,16 +189,48 @@ def test_an_engine_with_a_solution_alone_answers_and_does_not_learn():
 @pytest.mark.parametrize("compact", [True, False])
 @pytest.mark.parametrize("n", [15, 30, 100])
 def test_an_engine_survives_storing(n, compact):
-    engine = Engine(learn(make(), np.arange(n)))
-    solution = engine.calibrated(PARAMETERS)
-    again = Engine.unpack(*engine.pack(PARAMETERS, compact=compact), PARAMETERS)
-    loaded = again.calibrated(PARAMETERS)
+    engine = Engine(PARAMETERS, learn(make(), np.arange(n)))
+    solution = engine.calibrated()
+    again = Engine.unpack(*engine.pack(compact=compact), PARAMETERS)
+    loaded = again.calibrated()
     np.testing.assert_array_equal(loaded.scores(X), solution.scores(X))
     assert loaded.temperature == solution.temperature
     assert loaded.threshold(0.05) == solution.threshold(0.05)
     if not compact:
-        again.add(X[n:], Y[n:].tolist(), parameters=PARAMETERS)
+        again.add(X[n:], Y[n:].tolist())
         assert_same(again.model, learn(make(), np.arange(120)))
+
+
+def test_a_given_ridge_does_not_change_the_automatic_one_of_a_loaded_model():
+    automatic, given = replace(PARAMETERS, ridge="auto"), replace(PARAMETERS, ridge=0.01)
+    engine = Engine(automatic, learn(make(), np.arange(100)))
+    again = Engine.unpack(*engine.pack(), automatic)
+    again.parameters = given
+    assert again.solution().rho != engine.solution().rho
+    again.parameters = automatic
+    assert again.solution().rho == engine.solution().rho
+
+
+def test_a_loaded_engine_does_not_keep_the_packed_model():
+    engine = Engine(PARAMETERS, learn(make(), np.arange(100)))
+    arrays, meta = engine.pack()
+    again = Engine.unpack(arrays, meta, PARAMETERS)
+    assert again.counts == engine.counts
+    again.add(X[:1], Y[:1].tolist())
+    again.solution()
+    assert not any(value is meta["model"] for value in _reachable(vars(again)))
+
+
+def _reachable(value):
+    yield value
+    if isinstance(value, dict):
+        for each in value.values():
+            yield from _reachable(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _reachable(each)
+    elif hasattr(value, "__dataclass_fields__"):
+        yield from _reachable(vars(value))
 
 
 def test_ids_and_numbers_name_kept_rows():
@@ -212,3 +245,20 @@ def test_ids_and_numbers_name_kept_rows():
     for wrong in (["x"], [7], ["y", 2], []):
         with pytest.raises(KldaError):
             rest.of_ids(wrong)
+
+
+def test_forgotten_rows_are_not_pending_any_more():
+    """Rows that were encoded in another batch differ a little; they are gone all the same."""
+    rng = np.random.default_rng(0)
+    rows, labels = rng.normal(size=(320, 16)).astype("f4"), [f"c{i % 4}" for i in range(320)]
+    model = KLDA(n_components=128, gamma=0.02, random_state=0).fit(rows[:300], labels[:300])
+    model.partial_fit(rows[300:], labels[300:])
+    assert model.model_.rows is None
+    assert len(model.model_.evidence.pending) == 20
+    model.remove(rows[300:] * (1 + 1e-5 * rng.normal(size=(20, 16))), labels[300:])
+    assert len(model.model_.evidence.pending) == 0
+    assert not any(
+        np.isin(rows[300:], array).any()
+        for array in model.model_.pack()[0].values()
+        if array.shape[1:] == (16,)
+    )

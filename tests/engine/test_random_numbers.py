@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from klda import KLDA, KLDAEnsemble
+from klda.engine import random_stream
 from klda.engine.arrays import NumpyBackend
 from klda.engine.feature_map import RANDOM_FEATURES, Draw, FourierMap
 from klda.engine.random_stream import RandomStream
@@ -12,8 +13,8 @@ from klda.engine.random_stream import RandomStream
 N = 400_000
 
 
-def stream(key=3, dtype="float64"):
-    return RandomStream(key, NumpyBackend(dtype))
+def stream(key=3):
+    return RandomStream(key, NumpyBackend("float64"))
 
 
 def devices():
@@ -50,6 +51,12 @@ def test_uniform_numbers_fill_the_interval():
     assert values.max() < 1
 
 
+def test_how_many_words_are_made_at_once_changes_nothing(monkeypatch):
+    whole = stream().normal(51, 30)
+    monkeypatch.setitem(random_stream.WORDS_AT_ONCE, "cpu", 100)
+    np.testing.assert_array_equal(stream().normal(51, 30), whole)
+
+
 @pytest.mark.parametrize("lag", [1, 100, N // 2])
 def test_numbers_are_not_correlated(lag):
     # Half of the numbers are made of the same words as the other half.
@@ -59,10 +66,9 @@ def test_numbers_are_not_correlated(lag):
 
 
 def test_a_stream_goes_on_where_it_stopped_and_keys_differ():
-    one = stream()
-    first, rest = one.uniform(10), one.on(NumpyBackend("float64")).uniform(10)
-    np.testing.assert_array_equal(np.concatenate([first, rest]), stream().uniform(20))
-    np.testing.assert_array_equal(one.uniform(10), rest)
+    one, whole = stream(), stream().uniform(20)
+    np.testing.assert_array_equal(one.uniform(10), whole[:10])
+    np.testing.assert_array_equal(one.uniform(10), whole[10:])
     assert abs(np.corrcoef(stream(1).uniform(N), stream(2).uniform(N))[0, 1]) < 4.5 / np.sqrt(N)
 
 

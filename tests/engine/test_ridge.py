@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from klda.classifiers import LDA
 from klda.engine import ridge
 from klda.engine.arrays import NumpyBackend
+from klda.engine.engine import Engine
 from klda.engine.feature_map import Draw, FourierMap
 from klda.engine.model import Model
-from klda.engine.ridge import GRID, choose_ridge
+from klda.engine.parameters import Parameters
+from klda.engine.ridge import GRID, between_classes
 from tests import reference
 
 
@@ -18,6 +21,12 @@ def statistics_of(X, y, n_components=None, seed=0):
     size = n_components or 40
     own_map = FourierMap(backend, X.shape[1], size, 0.02, Draw("gaussian", seed))
     return Model.new(own_map).add(X, y.tolist()).statistics, own_map
+
+
+def choose_ridge(statistics, *, random_features, last=None):
+    between = between_classes(statistics, statistics.means)
+    v = (statistics.scatter.trace + between) / statistics.n_scattered
+    return ridge.choose_ridge(statistics, v, random_features=random_features, last=last)
 
 
 def brute_force(Z, y, rho):
@@ -41,9 +50,9 @@ def test_the_criterion_is_that_of_the_regression_itself(spread):
     for r in GRID:
         loss, freedom = brute_force(Z, y, r * v)
         if freedom <= ridge.MOST_FREEDOM * len(y):
-            expected[float(r)] = loss + ridge.PRIOR_WEIGHT * np.log10(r / ridge.USUAL) ** 2
+            expected[float(r)] = loss + ridge.RIDGE_PRIOR * np.log10(r / ridge.USUAL) ** 2
     chosen = choose_ridge(statistics, random_features=True).r
-    assert expected[chosen] == pytest.approx(min(expected.values()), abs=0.5)
+    assert chosen == min(expected, key=expected.get)
 
 
 def test_classes_that_overlap_want_a_larger_ridge():
@@ -54,12 +63,21 @@ def test_classes_that_overlap_want_a_larger_ridge():
     assert chosen[0] < chosen[1]
 
 
-def test_a_block_of_the_features_chooses_as_all_of_them_do(monkeypatch):
+def test_a_block_of_features_chooses_the_same_ridge_as_all(monkeypatch):
     X, y = reference.blobs(700, 12, 6, spread=2.0)
     statistics, _ = statistics_of(X, y, n_components=1200)
     by_all = choose_ridge(statistics, random_features=False).r
-    monkeypatch.setattr(ridge, "BLOCK_SIZES", (300, 300))
+    monkeypatch.setattr(ridge, "BLOCK", 300)
     by_block = choose_ridge(statistics, random_features=True).r
+    assert abs(np.log10(by_block / by_all)) <= 0.5  # a step of the grid
+
+
+@pytest.mark.parametrize("spread", [0.4, 1.0, 4.0])
+def test_a_block_judges_ridges_that_are_too_small_for_it(spread):
+    X, y = reference.blobs(1000, 60, 6, spread=spread)
+    statistics, _ = statistics_of(X, y, n_components=1500)
+    by_all = choose_ridge(statistics, random_features=False).r
+    by_block = choose_ridge(statistics, random_features=True).r  # of 1,000
     assert abs(np.log10(by_block / by_all)) <= 0.5  # a step of the grid
 
 
@@ -68,7 +86,8 @@ def test_where_nothing_can_be_judged_the_usual_ridge_is_used():
     assert choose_ridge(statistics_of(X, y)[0], random_features=True).r == ridge.USUAL
 
 
-def test_a_choice_stands_while_too_little_has_changed_to_move_it(monkeypatch):
+def test_a_ridge_is_kept_while_too_little_has_changed_to_move_it(monkeypatch):
+    monkeypatch.setattr(ridge, "ALWAYS_JUDGED", 0)
     X, y = reference.blobs(4000, 8, 5, spread=0.5)
     statistics, own_map = statistics_of(X, y)
     choice = choose_ridge(statistics, random_features=True)
@@ -79,3 +98,29 @@ def test_a_choice_stands_while_too_little_has_changed_to_move_it(monkeypatch):
     grown = Model.new(own_map).add(X, y.tolist()).add(X[:1], y[:1].tolist()).statistics
     assert choose_ridge(grown, random_features=True, last=choice) is choice
     assert not looks
+
+
+@pytest.mark.parametrize("label", [0, 9])
+def test_an_outlier_makes_the_ridge_be_chosen_again(label, monkeypatch):
+    monkeypatch.setattr(ridge, "ALWAYS_JUDGED", 0)
+    X, y = reference.blobs(2500, 16, 5, spread=2.0)
+    outlier = 1000 * X[:1]
+    asked = LDA().partial_fit(X, y)
+    asked.predict(X[:1])  # chooses a ridge
+    asked.partial_fit(outlier, [label])
+    never_asked = LDA().partial_fit(X, y).partial_fit(outlier, [label])
+    assert asked.ridge_ == never_asked.ridge_
+
+
+def test_of_few_features_the_ridge_does_not_depend_on_when_somebody_asked():
+    for seed in (16, 26, 32):
+        rng = np.random.default_rng(seed)
+        centres, y = rng.normal(size=(2, 120)), rng.integers(0, 2, 900)
+        asked = LDA().partial_fit(centres[y] + rng.normal(size=(900, 120)), y)
+        for _ in range(4):
+            true, wrong = rng.integers(0, 2, 2)  # a label by chance moves the criterion most
+            asked.partial_fit(centres[[true]] + rng.normal(size=(1, 120)), [wrong])
+            assert (
+                asked.ridge_
+                == Engine(Parameters.of(asked.get_params()), asked.model_).solution().rho
+            )

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from klda.engine.arrays import choose_backend
-from klda.engine.scatter import InverseScatter, NotPositiveDefiniteError, Scatter
+from klda.engine.inverse import InverseScatter, NotPositiveDefiniteError
+from klda.engine.statistics import Scatter
 from tests.reference import DEVICE, relative_error
 
 D = 64
@@ -21,7 +22,7 @@ def scatter_of(*changes):
     return scatter
 
 
-def test_small_changes_stand_beside_the_matrix_and_large_ones_go_into_it():
+def test_small_changes_are_kept_beside_the_matrix_and_large_ones_added_to_it():
     base, few = RNG.normal(size=(90, D)), RNG.normal(size=(3, D))
     before = scatter_of((base, 1))
     after = before.add(before.backend.asarray(few), 1)
@@ -60,6 +61,6 @@ def test_the_inverse_follows_rows_that_come_and_go():
     assert not inverse.is_for(scatter_of((base, 1)))
 
 
-def test_a_matrix_that_is_not_positive_definite_is_said_to_be_one():
+def test_a_matrix_that_is_not_positive_definite_is_an_error():
     with pytest.raises(NotPositiveDefiniteError):
         InverseScatter.of(scatter_of((RNG.normal(size=(90, D)), -1)), 1e-3)

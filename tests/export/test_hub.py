@@ -1,110 +1,34 @@
-"""Models on the hub: a local server speaks as much of its protocol as the client needs."""
+"""Models on the hub."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pytest
 
 from klda import Learner
 from klda.errors import KldaError
+from tests.hub import serving
 
-pytest.importorskip("huggingface_hub", reason='needs the extra: pip install "klda[hub]"')
+pytest.importorskip("huggingface_hub", "1.0", reason='needs the extra: pip install "klda[hub]"')
 NAME = "me/tickets"
-
-
-class Hub(BaseHTTPRequestHandler):
-    """Keeps the files of one repository; every file is sent as it is, none by LFS."""
-
-    files: dict[str, bytes]
-    made: dict[str, object]  # how the repository was asked for
-
-    def log_message(self, *_):
-        """Say nothing."""
-
-    def send(self, body=b"", status=200, **headers):
-        content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.send_response(status)
-        for key, value in ({"Content-Length": str(len(content))} | headers).items():
-            self.send_header(key.replace("_", "-"), value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
-
-    @property
-    def address(self):
-        return f"http://127.0.0.1:{self.server.server_port}/{NAME}"
-
-    @property
-    def commit(self):
-        return hashlib.sha1(repr(sorted(type(self).files.items())).encode()).hexdigest()
-
-    def do_GET(self):
-        path, files = unquote(urlsplit(self.path).path), type(self).files
-        if path.startswith(f"/{NAME}/resolve/"):
-            content = files[path.split("/", 5)[5]]
-            etag = f'"{hashlib.sha1(content).hexdigest()}"'
-            return self.send(content, ETag=etag, X_Repo_Commit=self.commit)
-        if path.startswith(f"/api/models/{NAME}/tree"):
-            tree = [
-                {"type": "file", "path": name, "size": len(content), "oid": "0" * 40}
-                for name, content in files.items()
-            ]
-            return self.send(tree)
-        if path.startswith(f"/api/models/{NAME}"):
-            siblings = [{"rfilename": name} for name in files]
-            return self.send({"id": NAME, "sha": self.commit, "siblings": siblings})
-        return self.send({"error": "Repository not found"}, 404, X_Error_Code="RepoNotFound")
-
-    do_HEAD = do_GET  # noqa: N815
-
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.path == "/api/repos/create":
-            type(self).made = json.loads(body)
-            return self.send({"url": self.address, "name": NAME})
-        if "/preupload/" in self.path:
-            wanted = json.loads(body)["files"]
-            told = {"uploadMode": "regular", "shouldIgnore": False, "oid": None}
-            files = [told | {"path": each["path"]} for each in wanted]
-            return self.send({"files": files})
-        if self.path == "/api/validate-yaml":
-            return self.send({"errors": [], "warnings": []})
-        for line in map(json.loads, body.splitlines()):
-            value = line["value"]
-            if line["key"] == "file":
-                type(self).files[value["path"]] = base64.b64decode(value["content"])
-            elif line["key"] == "deletedFile":
-                del type(self).files[value["path"]]
-        url = f"{self.address}/commit/{self.commit}"
-        return self.send({"commitUrl": url, "commitOid": self.commit, "pullRequestUrl": None})
 
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
     """A hub with no files, which the client takes for the real one."""
-    kind = type("OneHub", (Hub,), {"files": {}, "made": {}})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
-    monkeypatch.setattr(
-        "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
-        address + "/{repo_id}/resolve/{revision}/{filename}",
-    )
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
-    monkeypatch.setattr("klda.export.hub.default_cache_folder", lambda: tmp_path / "cache")
-    monkeypatch.setenv("HF_TOKEN", "hf_test")
-    yield kind
-    server.shutdown()
-    server.server_close()
+    with serving(NAME, {}) as (address, kind):
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+        monkeypatch.setattr(
+            "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
+            address + "/{repo_id}/resolve/{revision}/{filename}",
+        )
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr("klda.export.hub.default_cache_folder", lambda: tmp_path / "cache")
+        monkeypatch.setenv("HF_TOKEN", "hf_test")
+        yield kind
 
 
 def taught(labels="ab"):
@@ -169,3 +93,20 @@ def test_without_a_connection_the_error_says_what_to_do(monkeypatch):
         taught().push_to_hub(NAME)
     with pytest.raises(KldaError, match="Check the connection"):
         Learner.from_pretrained(NAME)
+
+
+def test_a_download_that_was_cut_off_is_done_again(hub, monkeypatch):
+    import huggingface_hub
+
+    learner, real = taught(), huggingface_hub.snapshot_download
+    learner.push_to_hub(NAME)
+
+    def cut_off(*names, **wanted):
+        real(*names, **{**wanted, "allow_patterns": ["model.json"]})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        Learner.from_pretrained(NAME)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", real)
+    assert Learner.from_pretrained(NAME).classes == learner.classes

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-from tests.own_encoder import LetterCounts
+from tests.factories import LetterCounts
 
 from klda import KLDA, LDA, Learner, __version__
 

@@ -87,7 +87,7 @@ def test_names_cover_nothing_while_there_is_room():
     assert (corners[:, 1] + 9 <= 60).all()
 
 
-def test_names_without_room_take_none_from_others():
+def test_names_without_room_do_not_displace_others():
     """Twenty points in one place: a few names fit around it, and a later point keeps its own."""
     points = np.vstack([np.tile([50.0, 30.0], (20, 1)), [[95.0, 55.0]]])
     corners, has_room = place_names(

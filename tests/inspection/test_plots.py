@@ -11,24 +11,8 @@ import numpy as np
 import pytest
 
 from klda import Learner
-
-
-@pytest.fixture
-def crowded(cli, tmp_path):
-    """A class close to another, and a small one."""
-    rng = np.random.default_rng(0)
-    centres = dict(zip("abcdefg", rng.normal(size=(7, 16)) * 2, strict=True))
-    centres["near a"] = centres["a"] + 0.15 * rng.normal(size=16)
-    parts, labels = [], []
-    for name, centre in centres.items():
-        n = 4 if name == "g" else 50
-        parts.append(centre + rng.normal(size=(n, 16)))
-        labels += [name] * n
-    path = tmp_path / "crowded.npz"
-    np.savez(path, features=np.concatenate(parts).astype(np.float32), labels=np.array(labels))
-    folder = tmp_path / "crowded"
-    cli("learn", path, "--model", folder, "--components", 300, "--gamma", 0.01)
-    return folder
+from klda.inspection.evaluation import Reliability
+from klda.inspection.plots import confused_classes
 
 
 class Page(HTMLParser):
@@ -106,3 +90,32 @@ def test_the_page_draws_the_map_and_finds_classes(cli, crowded, tmp_path):
         )
         browser.close()
     assert complaints == []
+
+
+def test_a_confusion_matrix_shows_the_confused_classes_side_by_side():
+    confusion = np.eye(50, dtype=np.int64) * 20
+    pairs = [(3, 41), (7, 22), (12, 48), (30, 31)]
+    for weight, (one, other) in enumerate(pairs, 1):
+        confusion[one, other] = confusion[other, one] = weight
+    order = confused_classes(confusion, most=6)
+    assert set(order) == {7, 22, 12, 48, 30, 31}  # those with most errors
+    for one, other in pairs[1:]:
+        assert abs(order.index(one) - order.index(other)) == 1
+    assert sorted(confused_classes(confusion[:10, :10])) == list(range(10))
+    assert len(confused_classes(np.eye(50, dtype=np.int64))) == 30  # no errors
+
+
+def test_bins_of_few_answers_are_joined_and_nothing_is_lost():
+    rng = np.random.default_rng(0)
+    confidence = rng.beta(5, 1, 300)
+    found = Reliability.of(confidence, rng.random(300) < confidence)
+    joined = found.with_at_least(10)
+    assert joined.counts.min() >= 10
+    assert joined.counts.sum() == 300
+    there = found.counts > 0
+    for name in ("confidence", "accuracy"):
+        before = found.counts[there] @ getattr(found, name)[there]
+        assert joined.counts @ getattr(joined, name) == pytest.approx(before)
+    assert np.all(np.diff(joined.confidence) > 0)
+    few = Reliability.of(confidence[:4], np.ones(4)).with_at_least(10)
+    assert few.counts.tolist() == [4]

@@ -25,7 +25,7 @@ def test_the_range_holds_the_accuracy_on_new_samples(taught):
     assert found.left_out > 500
 
 
-def test_classes_have_ranges_of_their_own(taught):
+def test_the_accuracy_of_each_class_lies_in_its_range(taught):
     learner, X, labels = taught
     found, answers = learner.quality(), learner.predict(X)
     assert [one.label for one in found.classes] == list(learner.classes)
@@ -58,6 +58,7 @@ def test_changes_by_class_put_the_greatest_loss_first():
     truth, sure = ["a", "a", "b", "b"], np.ones(4)
     before = Evaluation.of(truth, ["a", "a", "b", "a"], sure)
     after = Evaluation.of(truth, ["a", "b", "b", "b"], sure)
-    found = class_changes(before, after)
+    found = class_changes(before, after, "ab")
     assert [(one.label, one.points) for one in found] == [("a", -50.0), ("b", 50.0)]
-    assert all(one.points == 0 for one in class_changes(None, after))
+    assert all(one.points == 0 for one in class_changes(None, after, ""))
+    assert [one.before for one in class_changes(before, after, "b")] == [None, 0.5]

@@ -16,14 +16,14 @@ def blobs():
     return X, np.array([f"class {i:02}" for i in y])
 
 
-def test_with_nothing_known_every_class_is_asked_for(blobs):
+def test_an_empty_model_suggests_inputs_of_every_class(blobs):
     X, labels = blobs
     found = Learner("features").suggest(X, n=24)
     assert {labels[one.row] for one in found} == set(labels)
     assert all(one.label is None and one.known is None for one in found)
 
 
-def test_what_is_like_nothing_known_comes_first(blobs):
+def test_inputs_of_new_classes_come_first(blobs):
     X, labels = blobs
     known = labels < "class 09"
     learner = Learner("features").learn(X[known], labels[known])
@@ -36,6 +36,30 @@ def test_what_is_like_nothing_known_comes_first(blobs):
     alike = [(labels[row], labels[one.row]) for one in new for row in one.alike]
     assert len(alike) > 50
     assert np.mean([one == other for one, other in alike]) > 0.95
+
+
+def test_suggestions_use_the_tuned_thresholds(blobs):
+    X, labels = blobs
+    learner = Learner("features").learn(X[::2], labels[::2])
+    learner.tune_unknown(X[1::4], X[3::4], reject=0.5, by_class=True)
+    found = learner.suggest(X, n=30)
+    rows = [one.row for one in found]
+    assert [one.known for one in found] == learner.is_known(X[rows]).tolist()
+    assert 0 < sum(one.known for one in found) < len(found)
+
+
+def test_a_new_class_is_suggested_once_if_its_inputs_are_alike(blobs):
+    X, labels = blobs
+    known = labels < "class 11"
+    learner = Learner("features").learn(X[known], labels[known])
+    found = learner.suggest(X, n=12)
+    assert len(found) == 12
+    (new,) = [one for one in found if not known[one.row]]
+    assert found[0] == new
+    assert len(new.alike) == np.sum(~known) - 1
+    # Each input is like one suggestion at most.
+    rows = [row for one in found for row in (one.row, *one.alike)]
+    assert len(rows) == len(set(rows))
 
 
 def test_no_two_are_near_duplicates():

@@ -7,6 +7,7 @@ import pytest
 
 from klda import KLDA, Learner
 from klda.errors import KldaError
+from klda.inspection.suspects import TIMES_AS_LIKELY, label_chances
 from tests import reference
 
 
@@ -40,7 +41,7 @@ def test_changed_labels_are_found_and_mended(flipped, components):
 
 
 @pytest.mark.parametrize("components", [100, 5000])
-def test_it_makes_no_difference_whether_samples_were_learned_before(flipped, components):
+def test_suspects_are_the_same_before_and_after_learning(flipped, components):
     X, labels, _, _ = flipped
     fresh, taught = (
         Learner("features", classifier=KLDA(n_components=components, gamma=0.01, random_state=0))
@@ -53,13 +54,36 @@ def test_it_makes_no_difference_whether_samples_were_learned_before(flipped, com
     np.testing.assert_array_equal(taught.scores(X), before)
 
 
-def test_what_was_learned_before_judges_new_samples(flipped):
+def test_new_samples_are_judged_by_what_was_learned(flipped):
     X, labels, truth, wrong = flipped
     some = np.array([*sorted(wrong), *range(20)])
     taught = Learner("features").learn(X[100:], truth[100:])
     found = unlikely(taught.suspects(X[some], labels[some]))
     new = {i for i, row in enumerate(some) if row in wrong and row < 100}
     assert new <= {one.row for one in found}
+
+
+def test_new_samples_are_not_taken_for_learned_ones_that_they_are_like():
+    X, y = reference.blobs(900, 10, 6)
+    labels, new = [f"class {i}" for i in y], slice(30)
+    taught = Learner("features", classifier=KLDA(n_components=400, gamma=0.3, random_state=0))
+    taught.learn(X[30:], labels[30:])
+    found = taught.suspects(X[new], labels[new])
+    taught.learn(X[new], labels[new])
+    chance, _, confidence = label_chances(taught.engine, X[new].astype(np.float32), labels[new])
+    wrong = np.flatnonzero(np.array(confidence) >= TIMES_AS_LIKELY * chance)
+    assert {one.row for one in unlikely(found)} == {*wrong.tolist()}
+
+
+def test_a_file_that_was_learned_is_one_if_a_sample_of_it_was_corrected(flipped):
+    X, labels, truth, wrong = flipped
+    taught = Learner("features", classifier=KLDA(n_components=100, random_state=0))
+    taught.learn(X, labels)
+    one, *others = sorted(wrong)
+    taught.forget(labels[one], X[[one]])
+    taught.learn(X[[one]], truth[[one]])
+    found = {one.row for one in unlikely(taught.suspects(X, labels))}
+    assert set(others) <= found
 
 
 def test_duplicates_and_near_duplicates():
@@ -85,7 +109,7 @@ def test_tables_and_refusals(tmp_path):
     found = Learner("ngrams").suspects(path)
     assert [one.to_dict()["problem"] for one in found] == ["duplicate"]
     learner = Learner("ngrams").learn(["hello"], ["greeting"])
-    with pytest.raises(KldaError, match="labels has labels such as 3"):
+    with pytest.raises(KldaError, match="labels: the label 3 is an integer"):
         learner.suspects(["hello"], [3])
     with pytest.raises(KldaError, match="one label for each"):
         learner.suspects(["hello"], ["a", "b"])

@@ -11,10 +11,10 @@ import pytest
 
 from klda import KLDA, LDA, KldaError, Learner, encoders
 from klda.inspection.evaluation import Evaluation, Reliability
+from klda.inspection.refusal import Refusal
 from klda.inspection.verdict import SURE, Verdict, verdict
 from klda.learner import UNKNOWN, UNKNOWN_INTEGER
-from tests.factories import examples, unknown_questions
-from tests.learner.samples import small
+from tests.factories import examples, small, unknown_questions
 
 CENTRES = np.random.default_rng(5).normal(size=(10, 10)) * 4
 
@@ -102,6 +102,58 @@ def test_a_fraction_that_is_none_is_refused_by_name(bot, fraction):
     for verb in (bot.predict, bot.predict_top, bot.is_known, bot.answer_rows, bot.explain_all):
         with pytest.raises(KldaError, match="reject"):
             verb(KNOWN[:1], reject=fraction)
+
+
+def test_nothing_is_unknown_where_nothing_is_rejected(bot):
+    assert bot.is_known(UNKNOWNS, reject=False).all()
+    assert {one.known for one in bot.answer(UNKNOWNS, reject=False)} == {None}
+    assert bot.explain(UNKNOWNS[0], reject=False).known is None
+    assert bot.threshold(False) is None
+
+
+@pytest.mark.parametrize("top", [0, -1, 2.5, True])
+def test_a_number_of_classes_that_is_none_is_refused(bot, top):
+    for verb in (bot.answer, bot.answer_rows, bot.explain_all):
+        with pytest.raises(KldaError, match=f"top={top}"):
+            verb(KNOWN[:1], top=top)
+
+
+def test_thresholds_of_classes_are_used_as_they_were_tuned_or_refused(bot):
+    tuned = bot.copy()
+    tuned.tune_unknown(KNOWN, UNKNOWNS)
+    for verb in (
+        lambda: tuned.is_known(KNOWN, by_class=True),
+        lambda: tuned.predict(KNOWN, reject=True, by_class=True),
+    ):
+        with pytest.raises(KldaError, match=r"by_class=True can't be used: .* reject=0.05"):
+            verb()
+    given = {"reject": 0.1, "by_class": True}
+    np.testing.assert_array_equal(tuned.is_known(KNOWN, **given), bot.is_known(KNOWN, **given))
+    tuned.set_refusal(Refusal(1e9, {"a": -1e9}))
+    np.testing.assert_array_equal(tuned.is_known(KNOWN, by_class=True), bot.predict(KNOWN) != "a")
+
+
+def test_an_answer_is_that_of_one_moment():
+    """Thresholds that change while the inputs are encoded do not count."""
+    during = []
+
+    def encode(texts):
+        for change in during:
+            change()
+        return np.array([[len(text), text.count("a")] for text in texts], np.float32)
+
+    texts = ["a", "aa", "aaa", "b" * 9, "b" * 8, "b" * 7]
+    learner = Learner(encode, names=False).learn(texts, list("aaabbb"))
+    learner.set_refusal(Refusal(-1e9))
+    during.append(lambda: learner.set_refusal(Refusal(1e9)))
+    during.append(lambda: learner.rename(*("ac" if "a" in learner.classes else "ca")))
+    for verb, told in (
+        (lambda: learner.is_known(texts), lambda found: not found.any()),
+        (lambda: learner.predict(texts, reject=True), lambda found: {*found} == {"unknown"}),
+        (lambda: learner.explain_all(texts), lambda found: {one.known for one in found} == {False}),
+    ):
+        assert told(verb())
+        learner.set_refusal(Refusal(-1e9))
 
 
 LITTLE = {
@@ -293,7 +345,7 @@ def test_one_answer_among_many_classes_takes_no_pass_over_their_names():
     names = [f"class {i}" for i in range(n)]
     learner = Learner("features", classifier=LDA()).learn(rows, names * 2)
     learner.predict(rows[:1])
-    solution = learner.engine.solution(learner.parameters)
+    solution = learner.engine.solution()
 
     def quickest(call):
         times = []

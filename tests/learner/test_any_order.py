@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from klda import Learner
 from klda.engine import model as engine_model
-from klda.engine.engine import Engine
-from tests.learner.samples import assert_same_scores, rows_of, small
+from tests.factories import assert_same_scores, rows_of, small
 
 MODELS = {
     "auto": small(dtype="float64"),
@@ -106,7 +105,7 @@ class Story:
         if self.learner.leaves_trace and not never.leaves_trace:
             # It once had too many samples to keep, and does not know them any more.
             model = never.engine.model
-            never.engine = Engine(replace(model, rows=None, counted=model.statistics))
+            never.engine.model = replace(model, rows=None, counted=model.statistics)
         assert_same_scores(self.learner, never, rtol=1e-6)
         assert np.isfinite(self.learner.predict_proba(rows_of("q", 2))).all()
 

@@ -10,7 +10,7 @@ import pytest
 
 from klda import KldaError, Learner
 from klda.learner import ForgetTraceWarning
-from tests.learner.samples import PROBE, assert_same_scores, rows_of, samples, small, taught
+from tests.factories import PROBE, assert_same_scores, rows_of, samples, small, taught
 
 NOT_LEARNED = "were not learned by this model"
 KINDS = {
@@ -104,7 +104,7 @@ def test_nothing_of_a_forgotten_sample_is_left_in_the_folder(tmp_path):
     few = taught("abc", n_components=400).learn(secret, ["secret"] * 12)
     for learner in (ledger, few):
         assert content(learner) == {True, False}
-        learner.forget("secret").expire_undo()
+        learner.forget("secret", undo=False)
         assert content(learner) == {False}
     assert "id 4" not in ledger.ledger.names
 

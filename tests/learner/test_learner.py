@@ -11,14 +11,22 @@ import pytest
 
 from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, Learner, encoders
 from klda.data import open_table
-from klda.encoders.bandwidth import gamma_for
+from klda.encoders.encoder import gamma_for
 from klda.engine import model as engine_model
 from klda.labels import MAX_LABEL_LENGTH
 from klda.learner import FoundationModelError
-from klda.learner.history import HISTORY_LENGTH
-from tests.factories import edit_document, examples
-from tests.learner.samples import PROBE, assert_same_scores, rows_of, samples, small, taught
-from tests.own_encoder import LetterCounts
+from klda.learner.draft import HISTORY_LENGTH
+from tests.factories import (
+    PROBE,
+    LetterCounts,
+    assert_same_scores,
+    edit_document,
+    examples,
+    rows_of,
+    samples,
+    small,
+    taught,
+)
 
 LEARN = [(one.text, one.intent) for one in examples("learn")]
 TEST = [(one.text, one.intent) for one in examples("test")]
@@ -189,7 +197,7 @@ def test_rows_that_can_not_be_are_refused_by_the_names_they_were_given_under():
         with pytest.raises(KldaError, match="2-D array, one feature row per sample"):
             Learner("features").learn(PROBE[0], labels)
     for keep in (None, "features"):
-        with pytest.raises(KldaError, match="rows has 3 samples and labels has 2"):
+        with pytest.raises(KldaError, match="rows has 3 items, labels has 2"):
             Learner("features", keep=keep).learn_rows(PROBE[:3], ["a", "b"])
 
 
@@ -297,6 +305,8 @@ REFUSED = {
     " ": r"the label is empty\.",
     "two\nlines": rf"the label 'two\\nlines' contains '\\n'\. {RULE}",
     "\x1b[31mred": rf"the label '\\x1b\[31mred' contains '\\x1b'\. {RULE}",
+    "\u200b": r"the label is empty\.",
+    "a\u202eb": rf"the label 'a\\u202eb' contains '\\u202e'\. {RULE}",
     "a\x00": rf"the label 'a\\x00' contains '\\x00'\. {RULE}",
 }
 
@@ -390,3 +400,33 @@ def test_a_model_that_has_such_a_class_shows_it_escaped_and_can_rename_it(tmp_pa
     assert "\\x1b[31mred" in shown
     Cli()("rename", escape, "red", "--model", folder)
     assert list(Learner.load(folder).classes) == ["b", "red"]
+
+
+def test_changes_get_the_numbers_that_were_set():
+    learner = Learner("features")
+    learner.learn(np.eye(8, dtype=np.float32), list("abcdefgh"))
+    learner.next_number = 17
+    learner.forget("a")
+    assert [entry["number"] for entry in learner.history] == [1, 17]
+    learner.undo(17)
+    assert learner.history[-1]["number"] == learner.next_number - 1 == 18
+    assert learner.history[1]["undone_by"] == 18
+    with pytest.raises(KldaError, match="at least 19"):
+        learner.next_number = 18
+
+
+def test_an_option_that_is_none_is_refused_where_it_is_given(tmp_path):
+    learner = taught("ab", keep="features")
+    learner.save(tmp_path / "m")
+    for make in (
+        lambda **wrong: Learner("features", **wrong),
+        lambda **wrong: Learner.load(tmp_path / "m", **wrong),
+    ):
+        with pytest.raises(KldaError, match="foo is not an option; use device, layers"):
+            make(foo=1)
+    for give in (
+        lambda: Learner("features", classifier={"foo": 1}),
+        lambda: learner.rebuild(foo=1),
+    ):
+        with pytest.raises(KldaError, match=r"foo is not a parameter .* n_components, gamma"):
+            give()

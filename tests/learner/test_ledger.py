@@ -8,8 +8,7 @@ import pytest
 from klda import LDA, KldaError, Learner
 from klda.engine.rows import CHUNK_ROWS, Rows, halve
 from klda.storage import folder as storage
-from tests.learner.samples import (
-    DIMENSION,
+from tests.factories import (
     PROBE,
     assert_same_scores,
     rows_of,
@@ -59,6 +58,9 @@ WRONG = {
     "ids to keep without a ledger": lambda _: taught("a").learn(PROBE[:1], ["a"], ids=["x"]),
     "an id that is not there": lambda bot: bot.forget(ids=["nobody"]),
     "a number that is not there": lambda bot: bot.forget(ids=[0, 999]),
+    "a number below all": lambda bot: bot.forget(ids=[-1]),
+    "a number far below all": lambda bot: bot.forget(ids=[-(2**70)]),
+    "a number far above all": lambda bot: bot.forget(ids=[2**70]),
     "an id twice": lambda bot: bot.forget(ids=[1, 1]),
     "no ids": lambda bot: bot.forget(ids=[]),
     "ids and labels": lambda bot: bot.forget("a", ids=[0]),
@@ -76,6 +78,15 @@ WRONG = {
     "rebuilding without a ledger": lambda _: taught("a").rebuild(),
     "keeping something else": lambda _: Learner("features", keep="texts"),
 }
+
+
+def test_forgetting_from_a_ledger_updates_the_factor(monkeypatch):
+    learner = keeper("abcdefgh", n_components=400)
+    for seed in range(10):  # beyond what the exact kernel is used for
+        learner.learn(*samples("abcdefgh", 12, seed=seed + 1))
+    learner.predict(PROBE)
+    monkeypatch.setattr(type(learner.engine.model.backend), "factorise", None)
+    learner.forget(ids=[3]).predict(PROBE)
 
 
 @pytest.mark.parametrize("call", WRONG.values(), ids=WRONG.keys())
@@ -155,7 +166,7 @@ def test_ids_survive_a_save_and_a_compact_save_has_no_ledger(tmp_path):
     assert loaded.forget(ids=["ü,1"]).classes == {"a": 12, "b": 1}
     learner.save(tmp_path / "small", compact=True)
     assert Learner.load(tmp_path / "small").ledger is None
-    halved = halve(rows_of("a"))[0].tobytes()[: 2 * DIMENSION]
+    halved = halve(rows_of("a"))[0].tobytes()[: 2 * PROBE.shape[1]]
     for name, is_there in (("m", True), ("small", False)):
         files = (tmp_path / name).glob("*.safetensors")
         assert any(halved in path.read_bytes() for path in files) is is_there
@@ -164,7 +175,7 @@ def test_ids_survive_a_save_and_a_compact_save_has_no_ledger(tmp_path):
 def test_a_save_writes_only_what_is_new_of_the_ledger(tmp_path):
     rng = np.random.default_rng(0)
     n = CHUNK_ROWS + 500
-    learner = keeper().learn(rng.normal(size=(n, DIMENSION)), rng.integers(0, 3, n).astype(str))
+    learner = keeper().learn(rng.normal(size=(n, 8)), rng.integers(0, 3, n).astype(str))
     learner.save(tmp_path / "m")
     (full,) = (tmp_path / "m").glob("learn_rows_features_000000-*")
     before = full.stat().st_ino

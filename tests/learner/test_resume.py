@@ -16,7 +16,7 @@ from klda.errors import KldaError
 from klda.learner import resume
 from klda.learner.resume import CheckpointError, CheckpointWarning, ResumableLearn
 from klda.storage import folder as storage
-from tests.learner.samples import small
+from tests.factories import small
 
 CHUNK = 50
 
@@ -350,3 +350,20 @@ def test_a_checkpoint_that_fails_is_a_warning_and_learning_goes_on(files, tmp_pa
     with pytest.warns(CheckpointWarning, match="disk is full"):
         learn(make(), files, tmp_path / "m")
     assert content(tmp_path / "m") == content(tmp_path / "whole")
+
+
+def test_what_is_taught_while_files_are_learned_is_not_lost(files, tmp_path):
+    learner = make()
+    learner.learn(np.zeros((3, 8), np.float32), ["mine"] * 3)
+    opened = open_tables(files, modality="features", layout=Layout())
+    job = ResumableLearn(tmp_path / "m", opened, every=0)
+    job.open()
+
+    def taught_meanwhile():
+        with closing(read(opened, labels=True, rows=CHUNK)) as stream:
+            yield from stream
+        learner.learn(np.ones((3, 8), np.float32), ["another's"] * 3)
+
+    with pytest.raises(KldaError, match="changed meanwhile"):
+        job.learn(learner, taught_meanwhile())
+    assert learner.classes == {"another's": 3, "mine": 3}

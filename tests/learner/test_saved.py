@@ -20,9 +20,16 @@ from klda.learner import FoundationModelError
 from klda.storage import array_files
 from klda.storage import folder as storage
 from klda.storage.folder import ModelChangedError, ModelExistsError, ModelFolderError
-from tests.factories import edit_document
-from tests.learner.samples import PROBE, assert_same_scores, rows_of, samples, small, taught
-from tests.own_encoder import LetterCounts
+from tests.factories import (
+    PROBE,
+    LetterCounts,
+    assert_same_scores,
+    edit_document,
+    rows_of,
+    samples,
+    small,
+    taught,
+)
 from tests.storage.test_folder import FailingSystem
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -86,9 +93,9 @@ def test_a_compact_model_of_150_classes_is_small_answers_alike_and_can_not_learn
         assert one.classes == bot.classes
         np.testing.assert_array_equal(one.scores(rows[:20]), bot.scores(rows[:20]))
         np.testing.assert_array_equal(one.is_known(rows[:20]), bot.is_known(rows[:20]))
-        with pytest.raises(PredictionOnlyError, match="saved compact"):
+        with pytest.raises(PredictionOnlyError, match="saved with compact=True"):
             one.learn(rows[:2], labels[:2])
-        with pytest.raises(PredictionOnlyError, match="saved compact"):
+        with pytest.raises(PredictionOnlyError, match="saved with compact=True"):
             one.learn([(rows[:2], labels[:2])])
 
 
@@ -108,6 +115,16 @@ def test_an_empty_learner_is_not_saved(folder):
     with pytest.raises(KldaError, match="no classes"):
         Learner("features").save(folder)
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("keep", [None, "features"])
+def test_a_learner_that_learned_nothing_comes_back_from_what_it_packs(folder, keep):
+    """As a service saves a new model."""
+    new = Learner("features", classifier=small(), keep=keep)
+    storage.save(folder, *new.pack(solved=False))
+    found = Learner.load(folder, verify=True)
+    assert (found.classes, found.width, found.history) == ({}, None, [])
+    assert_same_scores(found.learn(*samples("ab")), taught("ab", keep=keep))
 
 
 def test_a_save_does_not_undo_what_someone_else_saved(folder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from klda import KldaError, Learner
 from klda.labels import similar_names
 from klda.learner import SimilarClassWarning
-from tests.learner.samples import rows_of, samples, taught
+from tests.factories import rows_of, samples, taught
 
 KNOWN = ["card_arrival", "refund", "top_up_1", "exchange rate"]
 
@@ -31,6 +32,17 @@ KNOWN = ["card_arrival", "refund", "top_up_1", "exchange rate"]
 )
 def test_names_that_look_alike_are_found(new, old):
     assert similar_names([new], KNOWN) == ({} if old is None else {new: old})
+
+
+def test_learning_more_of_many_classes_takes_no_longer_than_there_are_classes():
+    learner, row = Learner("features"), np.ones((1, 8), np.float32)
+    learner.learn(np.eye(8000, 8, dtype=np.float32), list(range(8000)))
+    seconds = []
+    for learn in (learner.learn_rows, learner.learn):
+        start = time.perf_counter()
+        learn(row, [0])
+        seconds.append(time.perf_counter() - start)
+    assert seconds[1] < 3 * seconds[0] + 0.5  # comparing each class with all takes many times that
 
 
 def test_new_names_are_compared_with_each_other():
@@ -61,7 +73,10 @@ def test_a_class_like_another_is_noticed_before_it_is_made(change):
 def test_case_can_be_ignored():
     learner = Learner("ngrams").learn(["a", "b", "c"], ["Refund", "refund", "x"], ignore_case=True)
     learner.learn([(["d"], ["REFUND"]), (["e"], ["X"])], ignore_case=True)
-    assert learner.classes == {"Refund": 3, "x": 2}
+    assert learner.classes == {"refund": 3, "x": 2}
+    learner.rename("x", "X")
+    learner.learn(["f", "g"], np.array(["x", "Y"]), ignore_case=True)
+    assert learner.classes == {"X": 3, "refund": 3, "y": 1}
 
 
 # ---------------------------------------------------------------- thresholds
@@ -90,6 +105,8 @@ def test_the_threshold_is_fitted_to_inputs_of_both_kinds_and_stored(bot, tmp_pat
         for one in found.choices
     )
     assert "<- chosen" in str(found)
+    costs = [(one.known_refused, one.unknown_accepted) for one in found.choices]
+    assert len(set(costs)) == len(costs)
     np.testing.assert_array_equal(bot.predict(NEAR, reject=True) != "unknown", unknown)
     assert [one.known for one in bot.answer(NEAR)] == unknown.tolist()
     bot.save(tmp_path / "m")
@@ -107,7 +124,7 @@ def test_a_tuned_threshold_keeps_its_meaning_while_the_model_learns(bot):
 
 
 def test_at_most_a_fraction_of_known_inputs_is_refused(bot):
-    found = bot.tune_unknown(KNOWN_ROWS, NEAR, most_refused=0.1)
+    found = bot.tune_unknown(KNOWN_ROWS, NEAR, reject=0.1)
     assert found.chosen.known_refused == pytest.approx(0.1, abs=0.01)
 
 

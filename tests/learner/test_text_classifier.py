@@ -108,7 +108,7 @@ def test_print_reads_like_a_table():
     lines = str(wrong).splitlines()
     assert lines[0].startswith("Evaluation: accuracy 94.74% of 19 samples")
     assert lines[2].split() == ["class", "samples", "recall", "precision", "F1"]
-    assert lines[3].split() == ["<b>", "1", "0.0%", "0.0%"]
+    assert lines[3].split() == ["<b>", "1", "0.0%", "-", "0.0%"]  # it was never answered
     assert lines[-1].split() == ["<b>", "card", "1"]
     assert "&lt;b&gt;" in wrong._repr_html_()
 

@@ -22,7 +22,7 @@ from klda import KLDA
 from klda.learner import Learner
 from klda.server import events
 from klda.server.app import create_app
-from klda.server.changes import Change
+from klda.server.changes import Declare, Forget, Rename, Undo
 from klda.server.errors import ServerError
 from klda.server.run import address_of, listen, uvicorn_server
 from klda.server.service import Service
@@ -31,6 +31,7 @@ from klda.storage.folder import JOURNAL
 from tests.factories import examples
 
 WIDTH = 8
+FIRST = 4  # number of a service's first change: three have made the models
 CENTRES = {"ants": 0.0, "bees": 3.0, "cats": -3.0}
 TEACH, ASK = "teach-key-0123456789", "ask-key-0123456789ab"
 KEYS = (ApiKey("teach", TEACH), ApiKey("ask", ASK))
@@ -52,6 +53,13 @@ def unlike_anything(client: TestClient) -> list[float]:
     far = np.random.default_rng(0).normal(0, 30, (50, WIDTH)).tolist()
     answers = client.post("/v1/predict", json={"features": far}).json()["predictions"]
     return next(row for row, answer in zip(far, answers, strict=True) if answer["known"] is False)
+
+
+def keep_undo(folder: Path, seconds: float) -> None:
+    """Let a model keep what undoes changes for so long."""
+    learner = Learner.load(folder)
+    learner.undo_seconds = seconds
+    learner.save(folder)
 
 
 def wait_for(condition, seconds=20.0):
@@ -140,35 +148,6 @@ def text_model(text_origin: Path, tmp_path: Path) -> Path:
     return tmp_path / "texts"
 
 
-class Verbs:
-    """A service whose changes have names."""
-
-    def __init__(self, service):
-        self.service = service
-
-    def __getattr__(self, name):
-        return getattr(self.service, name)
-
-    def forget(self, labels, inputs=None, key=None):
-        if inputs is not None:
-            return self.service.remove(inputs, labels, key)
-        return self.service.change(Change("forget", labels, key=key))
-
-    def undo(self, number):
-        return self.service.change(Change("undo", target=number))
-
-    def retry(self, number):
-        return self.service.change(Change("retry", target=number))
-
-    def rename(self, old, new, merge=False):
-        return self.service.change(Change("rename", (old, new), merge=merge))
-
-    def declare(self, classes, key=None):
-        descriptions = list(classes.values())
-        change = Change("declare", list(classes), descriptions=descriptions, key=key)
-        return self.service.change(change)
-
-
 class Running:
     """A service with blocking calls."""
 
@@ -190,9 +169,27 @@ class Running:
 
     def __getattr__(self, name):
         async def run(*args, **options):
-            return await getattr(Verbs(self.service), name)(*args, **options)
+            return await getattr(self.service, name)(*args, **options)
 
         return lambda *args, **options: asyncio.run(run(*args, **options))
+
+    def forget(self, labels, inputs=None):
+        if inputs is not None:
+            return self.remove(inputs, labels)
+        return self.change(Forget(labels))
+
+    def undo(self, number):
+        return self.change(Undo(number))
+
+    def rename(self, old, new, merge=False):
+        return self.change(Rename(old, new, merge=merge))
+
+    def declare(self, classes, key=None):
+        return self.change(Declare(list(classes.items()), key=key))
+
+    def tune(self, unknown="z"):
+        known = np.concatenate([samples(label, 60, seed=7) for label in CENTRES])
+        return self.tune_unknown(known, samples(unknown, 60) + 1.5, by_class=True)
 
     def read(self, name):
         """What the journal says."""

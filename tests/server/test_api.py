@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -9,8 +10,9 @@ from klda.server import api, label_studio, page
 from klda.server.gate import READS_BY_POST
 from klda.server.journal import JournalError
 from klda.server.settings import MAX_ITEMS
+from klda.storage.folder import JOURNAL
 
-from .conftest import ASK, CENTRES, KEYS, TEACH, rows, serving, unlike_anything
+from .conftest import ASK, CENTRES, FIRST, KEYS, TEACH, rows, serving, unlike_anything
 
 X = rows("ants", 2)
 
@@ -30,17 +32,19 @@ def test_learn_forget_undo_rename(client):
     assert learned.json() == {
         "learned": 5,
         "new_classes": ["dogs"],
+        "similar": {},
         "classes": 4,
         "samples": 125,
-        "version": 1,
+        "version": FIRST,
         "forgotten": [],
         "exact": False,
-        "undo": 1,
+        "undo": FIRST,
         "repeated": False,
     }
     forgotten = client.post("/v1/forget", json={"labels": ["dogs"]}).json()
     assert (forgotten["forgotten"], forgotten["classes"]) == (["dogs"], 3)
-    assert client.post("/v1/undo", json={"undo": forgotten["undo"]}).json()["samples"] == 125
+    undone = client.post("/v1/undo", json={"undo": forgotten["undo"]}).json()
+    assert (undone["samples"], undone["learned"], undone["classes"]) == (125, 0, 4)
     renamed = client.post("/v1/rename", json={"old": "dogs", "new": "hounds"})
     assert renamed.status_code == 200
     found = client.get("/v1/classes?search=HOUND").json()
@@ -48,6 +52,26 @@ def test_learn_forget_undo_rename(client):
     body = {"old": "hounds", "new": "ants", "merge": True}
     merged = client.post("/v1/rename", json=body)
     assert (merged.json()["classes"], merged.json()["samples"]) == (3, 125)
+
+
+def test_a_compact_model_is_served_and_says_that_it_only_predicts(features_model, tmp_path):
+    Learner.load(features_model).save(tmp_path / "compact", compact=True)
+    with serving(tmp_path / "compact") as client:
+        assert client.post("/v1/predict", json={"features": X}).status_code == 200
+        for path in ("learn", "suspects", "forget"):
+            answer = client.post(f"/v1/{path}", json={"features": X, "labels": ["ants"] * 2})
+            assert answer.status_code == 409, path
+            assert "only predict" in answer.json()["error"]["message"]
+    assert not (tmp_path / "compact" / JOURNAL).exists()
+
+
+def test_the_page_of_the_api_has_every_call_and_tries_those_that_json_can(client):
+    shown = client.get("/docs").text
+    paths = set(client.get("/v1/openapi.json").json()["paths"])
+    assert set(re.findall(r"<code>(/v1/[a-z-]+)</code>", shown)) == paths
+    tried = paths - {"/v1/events", "/v1/learn-file"}
+    assert set(re.findall(r'data-path="([^"]+)"', shown)) == tried
+    assert '<code>texts</code></th><td class="muted">list of strings</td>' in shown
 
 
 def test_a_retried_learn_counts_once(client):
@@ -69,7 +93,8 @@ def test_every_retried_change_is_made_once(client):
         ("rename", {"old": "dogs", "new": "hounds"}),
         ("forget", {"features": rows("cats", 40)[:2], "labels": ["cats"] * 2}),
         ("forget", {"labels": ["bees"]}),
-        ("undo", {"undo": 4}),
+        ("undo", {"undo": FIRST + 3}),
+        ("tune-unknown", {"known": {"features": X}, "unknown": {"features": rows("z", 9)}}),
     ]
     for number, (path, body) in enumerate(bodies):
         headers = {"Idempotency-Key": f"key-{number}"}
@@ -77,17 +102,18 @@ def test_every_retried_change_is_made_once(client):
         again = client.post(f"/v1/{path}", json=body, headers=headers).json()
         assert (first.pop("repeated"), again.pop("repeated")) == (False, True)
         assert {**first, "learned": 0} == {**again, "learned": 0}
+    assert len(client.get("/v1/history").json()["changes"]) == len(bodies)
 
 
 def test_model_map_scores_health_and_metrics(client):
     client.post("/v1/learn", json={"features": X, "labels": ["ants"] * 2})
     model = client.get("/v1/model").json()
-    assert (model["modality"], model["classes"], model["version"]) == ("features", 3, 1)
+    assert (model["modality"], model["classes"], model["version"]) == ("features", 3, FIRST)
     assert len(client.get("/v1/map").json()["places"]) == 3
     scores = client.get("/v1/scores").json()
     assert scores["accuracy"] == 1.0
     assert [set(tally) for tally in scores["tallies"]] == [{"when", "right", "wrong", "new"}]
-    assert client.get("/v1/health").json() == {"status": "ok", "version": 1}
+    assert client.get("/v1/health").json() == {"status": "ok", "version": FIRST}
     text = client.get("/v1/metrics").text
     assert 'klda_requests_total{method="POST",path="/v1/learn",status="200"} 1.0' in text
     for name in ("klda_classes 3.0", "klda_samples 122.0", "klda_queue", "klda_request_seconds"):
@@ -103,7 +129,7 @@ def test_the_history_has_all_changes_the_latest_first(client):
     assert (merge["kind"], merge["classes"], merge["by"]) == ("merge", ["ants", "bees"], "api")
     assert (forget["kind"], forget["samples"], forget["undoable"]) == ("forget", -40, True)
     assert client.get("/v1/history?limit=1").json()["changes"] == [forget]
-    assert client.get("/v1/history?before=2").json()["changes"] == [learn]
+    assert client.get(f"/v1/history?before={FIRST + 1}").json()["changes"] == [learn]
     assert client.get("/v1/history?limit=0").status_code == 422
 
 
@@ -137,6 +163,24 @@ def test_suggestions_are_those_of_the_learner(client, features_model):
     assert client.post("/v1/suggest", json={"features": x, "n": 0}).status_code == 422
 
 
+def test_thresholds_are_fitted_as_by_the_learner(client, features_model, tmp_path):
+    known = [row for label in CENTRES for row in rows(label, 30, seed=7)]
+    unknown = [[x + 1.5 for x in row] for row in rows("ants", 30, seed=8)]
+    body = {"known": {"features": known}, "unknown": {"features": unknown}, "by_class": True}
+    learner = Learner.load(features_model)
+    expected = learner.tune_unknown(known, unknown, by_class=True).to_dict()
+    found = client.post("/v1/tune-unknown", json=body).json()
+    assert {name: found[name] for name in expected} == expected
+    predictions = client.post("/v1/predict", json={"features": unknown}).json()["predictions"]
+    assert [one["known"] for one in predictions] == learner.is_known(unknown).tolist()
+    (made,) = client.get("/v1/history").json()["changes"]
+    assert (made["kind"], made["undoable"]) == ("tune", True)
+    client.post("/v1/undo", json={"undo": found["undo"]})
+    again = client.post("/v1/predict", json={"features": unknown}).json()["predictions"]
+    before = Learner.load(features_model).is_known(unknown).tolist()
+    assert [one["known"] for one in again] == before != [one["known"] for one in predictions]
+
+
 def test_methods_that_clients_make_up_are_counted_as_one(client):
     for i in range(5):
         client.request(f"METHOD{i}", "/v1/model")
@@ -158,19 +202,27 @@ def test_integer_labels_stay_integers(tmp_path):
             "predictions"
         ]
         assert answer["label"] == 7
-        wrong = client.post("/v1/learn", json={"features": X, "labels": ["7", "7"]})
-        assert wrong.status_code == 422
+
+
+def test_labels_of_another_kind_are_a_conflict_and_no_error_in_the_log(client, caplog):
+    answer = client.post("/v1/learn", json={"features": X, "labels": [3, 3]})
+    assert answer.status_code == 409
+    assert [one for one in caplog.records if one.levelname == "ERROR"] == []
 
 
 NAN = '{"features": [[NaN, 1, 2, 3, 4, 5, 6, 7]], "labels": ["a"]}'
 HUGE = '{"features": [[1e999, 1, 2, 3, 4, 5, 6, 7]], "labels": ["a"]}'
 DEEP = '{"features": ' + "[" * 100_000 + "]" * 100_000 + "}"
 
+TWICE = json.dumps({"features": X, "labels": ["a"] * 2})[:-1] + ', "labels": ["b", "b"]}'
+
 # name, path, body, status, code
 BAD = [
     ("no JSON", "/v1/learn", "{", 400, "malformed"),
     ("too deep", "/v1/learn", DEEP, 400, "malformed"),
     ("empty", "/v1/learn", "", 422, "invalid"),
+    ("a field twice", "/v1/learn", TWICE, 422, "invalid"),
+    ("a class twice", "/v1/declare", '{"classes": {"a": "x", "a": null}}', 422, "invalid"),
     ("a list", "/v1/learn", "[]", 422, "invalid"),
     ("NaN", "/v1/learn", NAN, 422, "invalid"),
     ("infinite", "/v1/learn", HUGE, 422, "invalid"),
@@ -201,6 +253,15 @@ BAD = [
     ("unknown undo", "/v1/undo", {"undo": 999}, 404, "not_found"),
     ("rename of nobody", "/v1/rename", {"old": "nobody", "new": "x"}, 404, "not_found"),
     ("rename onto another", "/v1/rename", {"old": "ants", "new": "bees"}, 409, "conflict"),
+    ("nothing unknown", "/v1/tune-unknown", {"known": {"features": X}}, 422, "invalid"),
+    (
+        "refuse all",
+        "/v1/tune-unknown",
+        {"known": {"features": X}, "unknown": {"features": X}, "reject": 1.0},
+        422,
+        "invalid",
+    ),
+    ("a date", "/v1/expire-undo", {"before": "2026-01-01"}, 422, "invalid"),
     ("more than learned", "/v1/forget", {"features": X * 21, "labels": ["ants"] * 42}, 409, ""),
 ]
 
@@ -220,6 +281,56 @@ def test_bad_requests_get_the_documented_error(client, path, body, status, code)
     assert client.get("/v1/model").json() == before
     responses = client.get("/v1/openapi.json").json()["paths"][path]["post"]["responses"]
     assert str(status) in responses
+
+
+@pytest.mark.parametrize(
+    "content, headers, told",
+    [
+        (b"", {}, "body: give a JSON object"),
+        (b"null", {}, "body: give a JSON object"),
+        (b"[]", {}, "body: give a JSON object"),
+        (b'{"undo": 4}', {"Content-Type": "text/plain"}, "Content-Type: application/json"),
+        (b'{"undo": 4,}', {}, "not valid JSON at character 1"),
+        (b'{"undo": 4, "undo": 5}', {}, "'undo' is there twice: give each name once."),
+        (b'{"undo": 4}', {"Idempotency-Key": "a b"}, "Idempotency-Key: give ASCII characters"),
+    ],
+)
+def test_a_request_that_is_no_json_object_is_told_what_to_send(client, content, headers, told):
+    headers = {"Content-Type": "application/json", **headers}
+    answer = client.post("/v1/undo", content=content, headers=headers)
+    assert told in answer.json()["error"]["message"]
+
+
+ROW = [[0.0] * 8]
+
+
+@pytest.mark.parametrize(
+    "path, body, told",
+    [
+        ("learn", {"features": X}, "labels: it is missing"),
+        ("learn", {"features": X, "labels": "ants"}, "labels: give a valid list."),
+        ("learn", {"features": X, "labels": []}, "labels: give at least 1 item, not 0."),
+        ("learn", {"features": X, "labels": ["a", True]}, "labels.1: give a string or an integer."),
+        ("learn", {"features": ROW, "labels": [2**60]}, "labels.0: give a number less than"),
+        ("learn", {"features": X, "labels": ["a"]}, "features has 2 items, labels has 1; give one"),
+        ("learn", {"features": X, "labels": [3, 3]}, "an integer, but the known classes are str"),
+        ("predict", {"features": X, "top": 0}, "top: give a number greater than or equal to 1."),
+        ("predict", {"features": X, "top": 1.5}, "top: give a valid integer"),
+        ("predict", {"features": [[None]]}, "features.0.0: give a valid number."),
+        ("tune-unknown", {"known": 5, "unknown": 5}, "known: give a JSON object."),
+        ("declare", {"classes": ["a"]}, "classes: give a JSON object."),
+        ("rename", {"old": "ants", "new": "bees"}, 'already: choose another name, or send "merge"'),
+        ("forget", {"features": X * 21, "labels": ["ants"] * 42}, "only 40 were learned; give"),
+        ("nothing", {}, "There is no such path; /docs lists those"),
+        ("model", {}, "This path has other methods"),
+        ("learn-file", {}, "file: it is missing"),
+    ],
+)
+def test_errors_say_what_to_send(client, path, body, told):
+    answer = client.post(f"/v1/{path}", json=body)
+    assert 400 <= answer.status_code < 500
+    assert told in answer.json()["error"]["message"]
+    assert "(" not in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -278,6 +389,18 @@ def test_every_path_needs_a_key_unless_it_reveals_nothing(features_model):
         assert 'method="POST",path="/v1/learn",status="401"} 1.0' in text
 
 
+def test_nothing_is_computed_for_a_screen_without_a_session(features_model, monkeypatch):
+    def fail(*args, **options):
+        raise AssertionError("computed")
+
+    with serving(features_model, keys=KEYS) as client:
+        monkeypatch.setattr("klda.server.service.Service.quality", fail)
+        for path in ("/", "/quality", "/classes", "/classes/map", "/import/0123"):
+            sent = client.get(path, follow_redirects=False)
+            assert (sent.status_code, sent.headers["Location"]) == (303, "/login")
+        assert client.get(f"{page.STATIC_URL}/page.css").status_code == 200
+
+
 def test_a_host_header_that_looks_like_a_path_opens_nothing(features_model):
     with serving(features_model, keys=KEYS) as client:
         for host in ("x/foo?", "x/v1/health?"):
@@ -303,8 +426,9 @@ def test_nothing_is_parsed_for_those_who_have_no_key(features_model, monkeypatch
         assert client.post("/login", data={"key": "x" * 5000}).status_code == 413
 
 
-def test_the_rate_is_limited_by_client(features_model):
-    with serving(features_model, keys=KEYS, rate=0.001, burst=3) as client:
+def test_the_rate_is_limited_by_client(features_model, monkeypatch):
+    monkeypatch.setattr("klda.server.gate.BURST", 3)
+    with serving(features_model, keys=KEYS, rate=0.001) as client:
         ask = [client.get("/v1/model", headers=bearer(ASK)) for _ in range(5)]
         assert [a.status_code for a in ask] == [200, 200, 200, 429, 429]
         assert ask[-1].json()["error"]["code"] == "rate"
@@ -314,6 +438,21 @@ def test_the_rate_is_limited_by_client(features_model):
         guesses = [client.get("/v1/model", headers=bearer(f"guess{i}" * 4)) for i in range(5)]
         assert [g.status_code for g in guesses] == [401, 401, 401, 429, 429]
         assert client.get("/v1/health").status_code == 200
+
+
+def test_people_behind_a_proxy_do_not_share_a_limit_once_they_signed_in(
+    features_model, monkeypatch
+):
+    monkeypatch.setattr("klda.server.gate.BURST", 3)
+    with serving(features_model, keys=KEYS, rate=0.001) as client:
+        for _ in range(2):
+            client.post("/login", data={"key": ASK}, follow_redirects=False)
+            shown = [client.get("/page/classes").status_code for _ in range(4)]
+            assert shown == [200, 200, 200, 429]
+            client.cookies.clear()
+        client.cookies.set("klda_session", "made up")
+        found = [client.get("/page/classes").status_code for _ in range(2)]
+        assert found == [401, 429]  # by address, with the two that signed in
 
 
 # ------------------------------------------------------------------ other sites' pages
@@ -405,6 +544,22 @@ def test_the_api_document_has_examples_and_limits(client):
     assert not [path for path in document["paths"] if not path.startswith("/v1/")]
 
 
+def test_the_api_document_describes_every_field(client):
+    document = client.get("/v1/openapi.json").json()
+    fields = [
+        ((name, field), described)
+        for name, schema in document["components"]["schemas"].items()
+        for field, described in schema.get("properties", {}).items()
+    ]
+    fields += [
+        ((path, parameter["name"]), parameter)
+        for path, methods in document["paths"].items()
+        for method in methods.values()
+        for parameter in method.get("parameters", ())
+    ]
+    assert [place for place, one in fields if "description" not in one] == []
+
+
 def test_a_prediction_says_what_it_amounts_to(client, tmp_path):
     def verdicts(client, rows):
         answers = client.post("/v1/predict", json={"features": rows}).json()["predictions"]
@@ -436,9 +591,12 @@ def test_classes_come_in_pages(client):
 )
 def test_roles(features_model, headers, asks, teaches):
     learn = {"features": X, "labels": ["ants"] * 2}
+    tune = {"known": {"features": X}, "unknown": {"features": rows("z", 2)}}
     with serving(features_model, keys=KEYS) as client:
         ask = client.post("/v1/predict", json={"features": X}, headers=headers)
         assert ask.status_code == asks
-        assert client.post("/v1/learn", json=learn, headers=headers).status_code == teaches
+        for path, body in (("learn", learn), ("tune-unknown", tune), ("expire-undo", {})):
+            answer = client.post(f"/v1/{path}", json=body, headers=headers)
+            assert answer.status_code == teaches
         if asks == 401:
             assert ask.headers["WWW-Authenticate"] == "Bearer"

@@ -34,8 +34,8 @@ def rows(*values):
 
 
 def test_an_answer_that_fails_is_the_error_of_its_request_only(batcher):
-    asked = [batcher.ask(rows(*values), 1) for values in ((1, 2), (500,), (3,), (600, 4))]
-    learned = batcher.encode(rows(7, 8))
+    asked = [batcher.submit(rows(*values), 1) for values in ((1, 2), (500,), (3,), (600, 4))]
+    learned = batcher.submit(rows(7, 8))
     batcher.start([lambda rows: rows])
     assert [a.top[0][1] for a in asked[0].result(5)[1]] == [1, 2]
     assert [a.top[0][1] for a in asked[2].result(5)[1]] == [3]
@@ -44,7 +44,7 @@ def test_an_answer_that_fails_is_the_error_of_its_request_only(batcher):
             future.result(5)
     assert learned.result(5).tolist() == [[7], [8]]
     assert batcher.waiting == 0
-    assert batcher.ask(rows(9), 1).result(5)[1][0].top[0][1] == 9
+    assert batcher.submit(rows(9), 1).result(5)[1][0].top[0][1] == 9
 
 
 def test_an_error_that_nobody_foresaw_does_not_end_the_thread(batcher):
@@ -54,18 +54,18 @@ def test_an_error_that_nobody_foresaw_does_not_end_the_thread(batcher):
     batcher.on_batch = fail
     batcher.start([lambda rows: rows])
     with pytest.raises(ZeroDivisionError):
-        batcher.ask(rows(1), 1).result(5)
+        batcher.submit(rows(1), 1).result(5)
     batcher.on_batch = lambda size: None
-    assert batcher.ask(rows(1), 1).result(5)[1]
+    assert batcher.submit(rows(1), 1).result(5)[1]
 
 
 def taken(room, *lengths, learns=()):
     """How many inputs of each request are in the first batch."""
     batcher = Batcher(Model, room)
     for n in lengths:
-        batcher.ask(range(n), 1)
+        batcher.submit(range(n), 1)
     for n in learns:
-        batcher.encode(range(n))
+        batcher.submit(range(n))
     taken = {job: at.stop - at.start for job, at in batcher._take()}
     return [taken.get(job, 0) for job in batcher._jobs]
 
@@ -99,9 +99,9 @@ def test_a_small_predict_does_not_wait_for_a_large_one():
 
     batcher = Batcher(Model, 64)
     batcher.start([encode])
-    large = batcher.ask(rows(*values), 1)
+    large = batcher.submit(rows(*values), 1)
     assert begun.wait(20)
-    small = batcher.ask(rows(5), 1)
+    small = batcher.submit(rows(5), 1)
     steps.release(2)
     assert small.result(20)[1][0].top[0][1] == 5
     assert sizes == [64, 1 + SLICE]
@@ -120,11 +120,25 @@ def test_several_threads_share_a_large_request_and_keep_its_order():
         return inputs
 
     batcher = Batcher(Model, 8)
-    asked = batcher.ask(rows(*range(100)), 1)
-    learned = batcher.encode(rows(*range(50)))
+    asked = batcher.submit(rows(*range(100)), 1)
+    learned = batcher.submit(rows(*range(50)))
     batcher.start([encode, encode])
     assert [answer.top[0][1] for answer in asked.result(20)[1]] == list(range(100))
     assert learned.result(20)[:, 0].tolist() == list(range(50))
     assert len(used) == 2
     assert batcher.waiting == 0
     batcher.stop()
+
+
+def test_a_request_that_is_cancelled_while_it_waits_does_not_wait_for_ever(batcher):
+    asked = [
+        batcher.submit(rows(1), 1),
+        batcher.submit(rows(*range(200))),
+        batcher.submit(rows(2), 1),
+    ]
+    assert asked[0].cancel()
+    assert asked[1].cancel()
+    batcher.start([lambda rows: rows])
+    assert asked[2].result(5)
+    assert batcher.submit(rows(3)).result(5).tolist() == [[3]]
+    assert batcher.waiting == 0

@@ -5,10 +5,10 @@ import pytest
 
 from klda import KLDA
 from klda.errors import KldaError
-from klda.learner import Learner
+from klda.learner import Learner, SimilarClassWarning
 from klda.server.client import Client, ServerError
 
-from .conftest import ASK, CENTRES, KEYS, TEACH, listening, samples
+from .conftest import ASK, CENTRES, FIRST, KEYS, TEACH, listening, samples
 
 
 @pytest.fixture
@@ -34,9 +34,14 @@ def test_it_has_the_learners_verbs(address):
         assert client.samples == 126
         client.forget("hounds", x)
         assert client.samples == 120
-        kinds = ["learn", "rename", "forget", "undo", "remove"]
+        known, far = samples("ants", 9, seed=5), samples("dogs", 9) * 0 + 90.0
+        assert client.tune_unknown(known, far, reject=0.5).chosen.unknown_accepted == 0
+        assert client.is_known(known).mean() < 0.7
+        client.undo()
+        assert client.is_known(known).mean() > 0.7
+        kinds = ["learn", "rename", "forget", "undo", "remove", "tune", "undo"]
         assert [made["kind"] for made in client.history] == kinds
-        assert client.history[3]["undoes"] == client.history[2]["change"] == 3
+        assert client.history[3]["undoes"] == client.history[2]["change"] == FIRST + 2
         assert client.quality()["accuracy"] > 0.9
         wrong = ["ants"] * 6
         assert {one.label for one in client.suspects(samples("bees", 6), wrong)} == {"ants"}
@@ -128,7 +133,8 @@ def test_a_change_whose_answer_was_lost_is_sent_again_and_counts_once(address):
         assert client.classes == {"cats": 40, "wasps": 40}
         client.undo()
         assert client.classes == {"bees": 40, "cats": 40, "wasps": 40}
-        assert client.info["version"] == len(proxy.lost) == 3
+        assert len(proxy.lost) == 3
+        assert client.info["version"] == FIRST + 2
 
 
 def test_errors_say_what_the_service_said(address):
@@ -142,6 +148,25 @@ def test_errors_say_what_the_service_said(address):
             client.predict([])
     with pytest.raises(ServerError, match="klda serve"):
         Client("http://127.0.0.1:9", timeout=1).undo(1)
+
+
+@pytest.mark.parametrize("content", ["<html>", "[]", '"x"'])
+def test_a_web_server_that_is_no_klda_is_said_to_be_none(content):
+    with Client("http://127.0.0.1:9") as client:
+        httpx = pytest.importorskip("httpx")
+        other = httpx.MockTransport(lambda _: httpx.Response(200, text=content))
+        client._http = httpx.Client(base_url="http://bot.example", transport=other)
+        for ask in (lambda: client.classes, lambda: client.predict(["x"])):
+            with pytest.raises(ServerError, match=r"http://bot.example/v1/.* not as klda serve"):
+                ask()
+
+
+def test_a_name_that_looks_like_another_is_pointed_out(address):
+    client = Client(address)
+    with pytest.warns(SimilarClassWarning, match="'Ants' is a new class. Did you mean 'ants'"):
+        client.learn(samples("dogs", 2), ["Ants", "ants"])
+    with pytest.raises(ServerError, match="inputs: there is no such field; /docs lists"):
+        client._call("POST", "/v1/predict", {"inputs": ["hello"]})
 
 
 def test_keys(features_model):
@@ -165,6 +190,38 @@ def test_large_inputs_go_in_parts(address):
         assert (client.predict(x) == y).mean() > 0.95
 
 
+def test_an_undo_of_several_parts_that_fails_goes_on_where_it_stopped(address):
+    proxy = Proxy(passes=True)
+    with proxy.client(address) as client, Client(address) as other:
+        client.learn(samples("bees", 2), ["bees"] * 2)
+        client.learn(samples("dogs", 1201), ["dogs"] * 1201)  # three parts
+        passed_on = proxy.service.handle_request
+
+        def fail(request):
+            is_first = f'"undo":{FIRST + 1}}}' in request.content.decode().replace(" ", "")
+            return proxy.httpx.Response(500) if is_first else passed_on(request)
+
+        proxy.service.handle_request = fail
+        other.undo(FIRST + 2)
+        with pytest.raises(ServerError) as caught:
+            client.undo()
+        assert (caught.value.status, client.classes["dogs"]) == (500, 500)
+        proxy.service.handle_request = passed_on
+        assert "dogs" not in client.undo().classes
+        assert client.undo().samples == 120
+
+
+def test_an_undo_of_what_someone_else_has_undone_says_so_once(address):
+    with Client(address) as client, Client(address) as other:
+        client.learn(samples("bees", 2), ["bees"] * 2)
+        client.learn(samples("dogs", 1201), ["dogs"] * 1201)
+        other.undo(FIRST + 2)
+        with pytest.raises(ServerError, match=f"undo={FIRST + 2} is not a change"):
+            client.undo()
+        assert "dogs" not in client.classes
+        assert client.undo().samples == 120
+
+
 def test_a_rename_that_did_not_arrive_is_an_error(address):
     proxy = Proxy(passes=False)
     with proxy.client(address) as client:
@@ -172,3 +229,14 @@ def test_a_rename_that_did_not_arrive_is_an_error(address):
             client.rename("ants", "wasps")
         assert caught.value.status == 504
         assert "ants" in client.classes
+
+
+def test_a_change_that_failed_is_not_what_undo_takes_back(address):
+    with Client(address) as client:
+        client.learn(samples("dogs", 4), ["dogs"] * 4)
+        with pytest.raises(ServerError, match="numbers"):
+            client.learn([[1.0, 2.0]], ["dogs"])
+        client.undo()
+        assert "dogs" not in client.classes
+        with pytest.raises(KldaError, match="nothing to undo"):
+            client.undo()

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from klda.server.connections import OTHER_FILES, ROUNDS, Limits
+from klda.server.connections import OTHER_FILES, ROUNDS, Connection, Limits
 from klda.server.snapshot import Snapshot
 from tests.factories import ServiceProcess
 
@@ -135,6 +135,10 @@ def test_the_least_recently_used_connection_makes_room(features_model):
         assert is_closed(others[0])
         first.sendall(b"Connection: close\r\n\r\n")
         assert first.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+def test_a_uvicorn_with_other_names_for_its_state_cuts_no_request_off():
+    assert Connection.__new__(Connection).has_request()  # no attribute is set
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits descriptors as POSIX does")

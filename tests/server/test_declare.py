@@ -62,8 +62,15 @@ def test_classes_without_a_sample_break_nothing(client):
     assert listed(client) == {"card_arrival": 0, "refund": 2, "stolen_card": 0}
 
 
+@pytest.mark.parametrize("classes", [{"123": None}, {"x": "123"}])
+def test_a_class_is_not_declared_by_what_has_no_word_in_it(tmp_path, classes):
+    with serving(tmp_path / "bot", new="ngrams") as client:
+        answer = declare(client, classes)
+        assert (answer.status_code, "word" in answer.text) == (409, True)
+
+
 @pytest.mark.parametrize("taught", [False, True])
-def test_a_declared_class_comes_back_with_its_description(client, folder, taught):
+def test_a_declared_class_comes_back_with_its_description(client, taught):
     declare(client)
     if taught:
         client.post("/v1/learn", json={"texts": [MONEY], "labels": ["refund"]})
@@ -74,8 +81,7 @@ def test_a_declared_class_comes_back_with_its_description(client, folder, taught
     assert client.post("/v1/undo", json={"undo": gone["undo"]}).status_code == 200
     assert listed(client) == {**NONE, "refund": int(taught)}
     assert ask(client) == "refund"
-    client.__exit__()
-    assert Learner.load(folder).declared == CLASSES
+    assert client.app.state.service.snapshot.learner.declared == CLASSES
 
 
 def test_models_that_cannot_read_names_refuse(features_model):

@@ -11,7 +11,7 @@ import pytest
 from klda import Client
 from klda.server import events
 
-from .conftest import ASK, KEYS, fails, listening, rows, serving, wait_for
+from .conftest import ASK, FIRST, KEYS, fails, listening, rows, serving, wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -38,9 +38,9 @@ def test_a_client_follows_the_changes_of_others(features_model):
         client.rename("dogs", "hounds")
         thread.join(20)
     assert seen == [
-        {"version": 0, "classes": 3, "samples": 120},
-        {"version": 1, "classes": 4, "samples": 122},
-        {"version": 2, "classes": 4, "samples": 122},
+        {"version": FIRST - 1, "classes": 3, "samples": 120},
+        {"version": FIRST, "classes": 4, "samples": 122},
+        {"version": FIRST + 1, "classes": 4, "samples": 122},
     ]
 
 
@@ -74,3 +74,24 @@ def test_those_who_follow_need_a_key_and_are_not_too_many(features_model, monkey
         assert client.get("/v1/events").status_code == 503
     with listening(features_model) as address, Client(address) as client, fails(503, "Too many"):
         next(client.follow())
+
+
+def test_a_stream_that_ends_is_asked_for_again_after_a_pause_and_tells_what_is_new(
+    features_model, monkeypatch
+):
+    monkeypatch.setattr(events, "STREAM_SECONDS", 0.0)
+    monkeypatch.setattr("klda.server.client.FOLLOW_AGAIN_SECONDS", 0.2)
+    with listening(features_model) as address, Client(address) as client, Client(address) as other:
+        streams, seen = [], []
+        stream = client._http.stream
+        monkeypatch.setattr(
+            client._http, "stream", lambda *of, **how: streams.append(1) or stream(*of, **how)
+        )
+        following = client.follow()
+        seen.append(next(following))
+        teach = threading.Timer(1.0, other.learn, (rows("dogs", 2), ["dogs"] * 2))
+        teach.start()
+        seen.append(next(following))
+        teach.join()
+    assert [one["version"] for one in seen] == [FIRST - 1, FIRST]
+    assert 3 <= len(streams) <= 8

@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import base64
+import html
 import io
 import re
+import zipfile
 
 import numpy as np
 import pytest
@@ -18,9 +20,9 @@ from klda.encoders.images import open_image
 from klda.learner import Learner
 from klda.server.client import Client
 from klda.server.errors import ServerError
-from klda.server.inputs import read_images
+from klda.server.inputs import image_files, read_images
 
-from .conftest import listening, serving
+from .conftest import listening, serving, wait_for
 
 COLOURS = {"red": (200, 30, 30), "green": (30, 180, 40), "blue": (20, 40, 200)}
 
@@ -59,9 +61,13 @@ def test_images_are_learned_asked_and_shown(folder):
         shown = client.post("/page/ask", files=file).text
         assert re.search(r"verdict.*<strong[^>]*>green", shown)
         assert 'type="file"' in client.get("/").text
+        connect = html.unescape(client.get("/connect").text)
+        assert 'client.learn(["photo.jpg"], ["YOUR_CLASS"])' in connect
 
 
-@pytest.mark.parametrize("bad", ["not base64!", base64.b64encode(b"no image").decode(), "AAAA"])
+@pytest.mark.parametrize(
+    "bad", ["not base64!", "äöüß", base64.b64encode(b"no image").decode(), "AAAA"]
+)
 def test_what_is_no_image_is_refused(folder, bad):
     with serving(folder) as client:
         answer = client.post("/v1/predict", json={"images": [encoded("red", 1), bad]})
@@ -69,11 +75,12 @@ def test_what_is_no_image_is_refused(folder, bad):
         assert "images[1]" in answer.json()["error"]["message"]
 
 
-def test_images_of_too_many_pixels_together_are_refused():
-    images, most = [encoded("red", i) for i in range(4)], 3 * 48 * 48
-    assert len(read_images(images[:3], most)) == 3
+def test_images_of_too_many_pixels_together_are_refused(monkeypatch):
+    monkeypatch.setattr("klda.server.inputs.MAX_PIXELS_TOGETHER", 3 * 48 * 48)
+    images = [encoded("red", i) for i in range(4)]
+    assert len(read_images(images[:3])) == 3
     with pytest.raises(ServerError, match=r"images\[3\]"):
-        read_images(images, most)
+        read_images(images)
 
 
 def test_formats_that_nobody_needs_are_not_read(folder):
@@ -111,3 +118,61 @@ def test_the_client_sends_arrays_and_files(folder, tmp_path):
     with listening(folder) as address, Client(address) as client:
         given = [picture("red", 5), path, path.read_bytes()]
         assert client.predict(given).tolist() == ["red", "green", "green"]
+
+
+def zipped(**folders):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for folder, files in folders.items():
+            for i, file in enumerate(files):
+                archive.writestr(f"all/{folder}/{i}.png", file)
+    return buffer.getvalue()
+
+
+def test_an_archive_of_images_is_looked_at_and_taught(folder):
+    blue = [base64.b64decode(encoded("blue", i)) for i in range(3)]
+    red = [base64.b64decode(encoded("red", i)) for i in range(3)]
+    archive = zipped(sky=blue, red=[*red, b"no image"], __MACOSX=[b"x"])
+    with serving(folder) as client:
+        sent = client.post("/page/import", files={"file": ("photos.zip", archive)})
+        where = sent.headers["HX-Redirect"]
+        shown = client.get(where).text
+        assert "6 images, 2 classes" in shown
+        assert "1 image can&#39;t be used" in shown or "1 image can't be used" in shown
+        small = client.get(f"/page{where}/image/0")
+        assert small.headers["content-type"] == "image/jpeg"
+        assert client.get(f"/page{where}/image/6").status_code == 404
+        wait_for(lambda: "Looking for" not in client.get(f"/page{where}/check").text, 60)
+        client.post(f"/page{where}/teach")
+        wait_for(lambda: "Teaching" not in client.get(f"/page{where}").text, 60)
+        assert "Taught 6 images, 1 new class" in client.get(f"/page{where}").text
+        # Images without folders need a class, which the class's own screen fills in.
+        assert "/import?label=sky" in client.get("/page/class?label=sky").text
+        assert 'value="sky"' in client.get("/import?label=sky").text
+        files = [("file", (f"{i}.png", file)) for i, file in enumerate(blue)]
+        refused = client.post("/page/import", files=files)
+        assert "Name the class of these images" in refused.text
+        named = client.post("/page/import", files=files, data={"label": "sky"})
+        assert "3 images, 1 class" in client.get(named.headers["HX-Redirect"]).text
+
+
+def test_an_archive_that_unpacks_to_too_much_is_refused(monkeypatch):
+    monkeypatch.setattr("klda.server.inputs.MAX_UNPACKED", 100)
+    with pytest.raises(ServerError, match="holds too much"):
+        image_files([("a.zip", zipped(red=[bytes(101)]))])
+
+
+def test_images_are_sorted_in_the_inbox(folder):
+    with serving(folder) as client:
+        files = [("file", (f"{i}.png", base64.b64decode(encoded("red", i)))) for i in range(5, 7)]
+        assert client.post("/page/inbox/add", files=files).headers["HX-Redirect"] == "/inbox"
+        wait_for(lambda: "Reading" not in client.get("/page/inbox").text, 60)
+        shown = client.get("/inbox").text
+        card = shown.partition('id="sort"')[2]  # the header's undo has a number, too
+        number = re.search(r'name="number" value="([0-9]+)"', card)[1]
+        image = client.get(f"/page/inbox/image/{number}")
+        assert image.headers["content-type"] == "image/jpeg"
+        taught = client.post("/page/inbox/teach", data={"number": number, "chosen": "red"})
+        assert "1 of 2 sorted" in taught.text
+        client.post("/page/inbox/remove")
+        assert client.get(f"/page/inbox/image/{number}").status_code == 404

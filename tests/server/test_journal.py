@@ -6,20 +6,19 @@ import signal
 import subprocess
 import sys
 from contextlib import closing
-from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
-from klda.server.changes import Bookmark, Change, Key, Tally
-from klda.server.journal import Journal, JournalError
+from klda.server.changes import Declare, Forget, Key, Learn, Rename, Tally, Tune, Undo
+from klda.server.journal import VERSION, Bookmark, Journal, JournalError
 from klda.storage.folder import JOURNAL
 
 
 def learn(number, n=3, key=""):
     rows = np.random.default_rng(number).normal(size=(n, 4)).astype(np.float32)
     labels, used = ["ab"[i % 2] for i in range(n)], Key(key, "digest") if key else None
-    return Change("learn", labels, rows, number=number, key=used, tally=Tally(1, 2, 0))
+    return Learn(labels, rows, Tally(1, 2, 0), number=number, key=used)
 
 
 @pytest.fixture
@@ -28,15 +27,14 @@ def journal(tmp_path):
         yield journal
 
 
-def opened(folder, bookmark=None, **options):
-    """The journal of a new model, or beside a model that stands at a bookmark."""
-    journal = Journal(folder, bookmark, **options)
-    if bookmark is None:
-        journal.begin_model("features")
-    return journal
+def opened(folder):
+    """The journal of a new model."""
+    return Journal(folder, Bookmark())
 
 
 def reopened(journal, bookmark=None):
+    """The same beside a model that stands where the journal says, or at another bookmark."""
+    bookmark = bookmark or journal.bookmark(journal.position, is_open=True)
     journal.close()
     journal.__init__(journal.path.parent, bookmark)
     return journal
@@ -49,7 +47,7 @@ def add(journal, *changes):
 
 
 def written(change):
-    return json.dumps(asdict(replace(change, rows=None)))
+    return json.dumps(change.pack())
 
 
 def numbers(changes):
@@ -59,10 +57,11 @@ def numbers(changes):
 def test_what_is_added_is_read_back_exactly(journal):
     changes = [
         learn(1, key="k"),
-        Change("forget", ["a"], number=2, when=5.5, samples=-3, exact=True),
-        Change("rename", ["b", "ü"], number=3),
-        Change("undo", number=4, target=2),
-        Change("declare", [1, 2], descriptions=["one", None], number=5, new_classes=[1, 2]),
+        Forget(["a"], number=2, when=5.5, samples=-3, exact=True),
+        Rename("b", "ü", number=3),
+        Undo(2, number=4),
+        Declare([(1, "one"), (2, None)], number=5, new_classes=[1, 2]),
+        Tune({"limit": 1.5, "classes": [["a", 2.5]]}, {"known": 7}, number=6),
     ]
     add(journal, *changes[:2])
     add(journal, *changes[2:])
@@ -71,7 +70,7 @@ def test_what_is_added_is_read_back_exactly(journal):
     np.testing.assert_array_equal(found[0].rows, changes[0].rows)
     assert found[0].rows.dtype == np.float32
     assert written(journal.made_with(Key("k", ""))) == written(changes[0])
-    assert numbers(journal.history()) == [1, 2, 3, 4, 5]
+    assert numbers(journal.history()) == [1, 2, 3, 4, 5, 6]
     assert numbers(journal.numbered([5, 2])) == [2, 5]
 
 
@@ -115,8 +114,9 @@ def on_disk(folder, content):
     return any(content in path.read_bytes() for path in folder.glob(f"{JOURNAL}*"))
 
 
-def test_only_the_latest_keys_are_kept(tmp_path):
-    with closing(opened(tmp_path, most=3)) as journal:
+def test_only_the_latest_keys_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("klda.server.journal.MAX_KEPT", 3)
+    with closing(opened(tmp_path)) as journal:
         add(journal, *(learn(i, 1, key=f"k{i}") for i in range(1, 7)))
         journal.saved(6)
         assert [i for i in range(1, 7) if journal.made_with(Key(f"k{i}", ""))] == [4, 5, 6]
@@ -124,7 +124,7 @@ def test_only_the_latest_keys_are_kept(tmp_path):
 
 def test_a_journal_of_a_newer_version_is_refused_and_left_alone(journal, tmp_path):
     add(journal, learn(1))
-    journal._db.execute("PRAGMA user_version = 6")
+    journal._db.execute(f"PRAGMA user_version = {VERSION + 1}")
     journal.close()
     before = (tmp_path / JOURNAL).read_bytes()
     with pytest.raises(JournalError, match="not written by this version of klda"):
@@ -155,6 +155,7 @@ import os, sys, pathlib
 sys.path[:0] = {path!r}
 from tests.server.test_journal import add, learn, opened
 journal = opened(pathlib.Path({folder!r}))
+print(*journal.bookmark(0, is_open=True)[:2], flush=True)
 for number in range(1, 4):
     add(journal, learn(number))
 journal._db.execute("PRAGMA cache_size = 1")  # so that what is not committed is on the disk
@@ -168,8 +169,10 @@ os.kill(os.getpid(), {signal})
 @pytest.mark.skipif(sys.platform == "win32", reason="kills with a POSIX signal")
 def test_after_a_kill_what_was_committed_is_there_and_nothing_else(tmp_path):
     code = KILLED.format(path=sys.path, folder=str(tmp_path), signal=int(signal.SIGKILL))
-    assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
+    killed = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert killed.returncode == -signal.SIGKILL
     assert (tmp_path / JOURNAL).stat().st_size > 300_000
-    with closing(Journal(tmp_path)) as journal:
+    position, checksum = killed.stdout.split()
+    with closing(Journal(tmp_path, Bookmark(int(position), checksum, True))) as journal:
         assert numbers(journal.waiting()) == [1, 2, 3]
         assert journal.last == 3

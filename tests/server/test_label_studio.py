@@ -35,7 +35,8 @@ def post(client, name, status=201, **changes):
         for part in path:
             where = where[part]
         where[last] = value
-    answer = client.post(sent["path"], json=sent["body"])
+    kind = {"Content-Type": "application/json"}
+    answer = client.post(sent["path"], content=json.dumps(sent["body"]), headers=kind)
     assert answer.status_code == status, answer.text
     return answer.json()
 
@@ -85,9 +86,74 @@ def test_an_annotation_that_is_not_one_class_is_not_learned(client, result):
     assert classes(client) == {ARRIVAL: 1}
 
 
+def test_choices_without_a_word_are_learned_from_annotations_alone(tmp_path):
+    config = '<View><Text name="t" value="$text"/><Choices name="c" toName="t">{}</Choices></View>'
+    choices = "".join(f'<Choice value="{stars}"/>' for stars in range(1, 6))
+    with connected(tmp_path / "stars") as client:
+        body = {"project": "7.1", "schema": config.format(choices)}
+        assert client.post("/label-studio/setup", json=body).status_code == 200
+        assert classes(client) == {}
+
+
 def test_what_was_skipped_is_not_learned(client):
     post(client, "ANNOTATION_CREATED 1", annotation__was_cancelled=True)
     assert classes(client) == {}
+
+
+def connected(folder):
+    return serving(folder, new="ngrams")
+
+
+def test_an_annotation_that_is_deleted_is_as_if_it_never_was(tmp_path):
+    text = RECORDED["ANNOTATION_CREATED 1"]["body"]["task"]["data"]["text"]
+    asked = {"texts": [text, "I want my money back", "where is it"], "top": 2}
+    learn = {"texts": ["my card is late", "a refund, please"], "labels": [ARRIVAL, REFUND]}
+    answers = []
+    for has_one in (True, False):
+        with connected(tmp_path / f"{has_one}") as client:
+            client.post("/v1/learn", json=learn)
+            if has_one:
+                post(client, "ANNOTATION_CREATED 1")
+            post(client, "ANNOTATION_CREATED 2")
+            client.post("/v1/rename", json={"old": ARRIVAL, "new": "arrival"})
+        with connected(tmp_path / f"{has_one}") as client:
+            if has_one:
+                assert post(client, "ANNOTATIONS_DELETED")["result"] == {"changes": 1}
+                assert post(client, "ANNOTATIONS_DELETED")["result"] == {"changes": 0}
+            assert classes(client) == {"arrival": 2, REFUND: 1}
+            answers.append(client.post("/v1/predict", json=asked).json()["predictions"])
+            if has_one:  # and it can be annotated again
+                assert post(client, "ANNOTATION_CREATED 1")["result"] == {"changes": 1}
+    for one, other in zip(*answers, strict=True):
+        assert one["label"] == other["label"]
+        assert one["probability"] == pytest.approx(other["probability"], rel=1e-4)
+
+
+def test_what_can_not_be_taken_back_any_more_is_said(tmp_path):
+    with connected(tmp_path / "m") as client:
+        post(client, "ANNOTATION_CREATED 1")
+        client.post("/v1/expire-undo", json={})
+        result = post(client, "ANNOTATIONS_DELETED")["result"]
+        (left,) = result["not_taken_back"]
+        assert (result["changes"], left["annotation"]) == (0, 1)
+        assert "too long ago" in left["reason"]
+        assert classes(client) == {ARRIVAL: 1}
+        changed = post(client, "ANNOTATION_CREATED 1", annotation__result=chosen(REFUND))
+        assert changed["result"] == {"changes": 2}  # with its text it can
+        assert classes(client) == {REFUND: 1}
+
+
+def test_what_was_undone_elsewhere_is_not_taken_back_twice(client):
+    twin = copy.deepcopy(RECORDED["ANNOTATION_CREATED 1"]["body"]["annotation"]) | {"id": 99}
+    post(client, "ANNOTATION_CREATED 1")
+    post(client, "ANNOTATION_CREATED 1", annotation=twin)  # the same text, by someone else
+    undone = client.post("/v1/undo", json={"undo": 1}).json()
+    for name, changes in (("ANNOTATIONS_DELETED", 0), ("ANNOTATIONS_DELETED", 0)):
+        assert post(client, name)["result"] == {"changes": changes}
+    assert post(client, "ANNOTATION_UPDATED", annotation__id=1)["result"] == {"changes": 1}
+    assert classes(client) == {ARRIVAL: 1, REFUND: 1}
+    client.post("/v1/undo", json={"undo": undone["undo"]})  # made again
+    assert classes(client) == {ARRIVAL: 2, REFUND: 1}
 
 
 def test_training_learns_what_was_not_learned_yet(client):
@@ -175,9 +241,16 @@ def test_a_configuration_that_does_not_fit_is_refused(xml, says):
 
 
 def test_bodies_that_are_nonsense_are_refused(client, features_model):
-    for path in ("setup", "predict", "train", "webhook"):
-        for body in ([], {"project": []}, {"tasks": 7}, {"annotations": [{"id": {}}]}):
+    wrong = {"annotations": [{"id": {}}]}
+    own = {"setup": {"schema": 7}, "predict": {"tasks": 7}, "train": wrong, "webhook": wrong}
+    for path in own:
+        for body in ([], {"project": []}, own[path]):
             assert client.post(f"/label-studio/{path}", json=body).status_code == 422
     assert client.post("/label-studio/predict", json={}).status_code == 422
+    for value in (7, "x", {"choices": 7}, {"choices": [7]}, {"choices": ["\ud800"]}):
+        result = [{"from_name": "intent", "value": value}]
+        post(client, "ANNOTATION_CREATED 1", 422, annotation__result=result)
+    post(client, "ANNOTATION_CREATED 1", 422, task__data={"text": "\ud800"})
+    assert classes(client) == {}
     with serving(features_model) as other:
         post(other, "setup", 422)

@@ -44,6 +44,7 @@ OPERATIONS = [
     ("GET", "refused"), ("POST", "retry"), ("GET", "map"), ("GET", "scores"), ("GET", "model"),
     ("GET", "health"), ("GET", "metrics"), ("GET", "history"), ("GET", "quality"),
     ("GET", "events"), ("POST", "suspects"), ("POST", "learn-file"), ("POST", "suggest"),
+    ("POST", "tune-unknown"), ("POST", "expire-undo"),
 ]  # fmt: skip
 
 

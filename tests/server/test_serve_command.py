@@ -10,8 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from klda.cli.app import app as klda
+from klda.cli.console import notes_to
 from klda.errors import KldaError
-from klda.server.run import JsonFormatter, PlainFormatter, listen, serve
+from klda.server.run import JsonFormatter, PlainFormatter, configure_logs, listen, serve
 from klda.server.settings import ServiceSettings, find_keys, is_loopback, read_keys
 
 from .conftest import serving
@@ -40,7 +41,7 @@ def test_what_is_loopback():
 def test_a_model_folder_that_is_not_there(monkeypatch, tmp_path):
     result = run(monkeypatch, "--model", str(tmp_path / "none"), "--port", "0")
     assert result.exit_code == 1
-    assert "There is no model folder" in result.output
+    assert "There is no model in" in result.output
     assert "Traceback" not in result.output
     assert not (tmp_path / "none").exists()
 
@@ -104,6 +105,23 @@ def test_bad_keys_are_refused_without_being_repeated(line):
     with pytest.raises(KldaError, match="line 1") as caught:
         read_keys([line], "keys.txt")
     assert GOOD not in str(caught.value)
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_notes_of_the_reader_are_logged_once(monkeypatch, capfd, quiet):
+    names = ("klda", "klda.data", "uvicorn", "py.warnings")
+    before = {name: vars(logging.getLogger(name)).copy() for name in names}
+    notes_to(print)  # as the command line does
+    try:
+        configure_logs(quiet)
+        logging.getLogger("klda.data").info("reads texts")
+    finally:
+        logging.captureWarnings(False)
+        for name, values in before.items():
+            vars(logging.getLogger(name)).update(values)
+            logging.getLogger(name)._cache.clear()
+    said = capfd.readouterr()
+    assert (said.out, said.err.count("reads texts")) == ("", 0 if quiet else 1)
 
 
 def test_logs_are_one_json_object_a_line():

@@ -13,7 +13,7 @@ from klda.server.changes import Key
 from klda.server.service import Service
 from klda.server.settings import ServiceSettings
 
-from .conftest import CENTRES, Running, fails, samples, wait_for
+from .conftest import CENTRES, Running, fails, journaled, samples, wait_for
 
 
 def test_a_snapshot_never_changes(features_model):
@@ -121,12 +121,14 @@ def test_a_key_counts_once_even_when_sent_at_once(features_model):
 
 def test_a_new_model_begins_with_its_first_class(tmp_path):
     service = Service(ServiceSettings(model=tmp_path / "new", new="features"))
-    with fails(409):
+    with fails(409, match="no classes yet"):
         asyncio.run(service.predict(samples("ants", 1), 1))
-    asyncio.run(service.learn(samples("ants", 10), ["ants"] * 10))
-    # Durable at once: nothing but the folder is left of it after a kill.
-    assert Learner.load(tmp_path / "new").classes == {"ants": 10}
-    asyncio.run(service.learn(samples("bees", 10), ["bees"] * 10))
+    with fails(409, match="no classes yet"):
+        asyncio.run(service.tune_unknown(samples("ants", 1), samples("bees", 1)))
+    assert Learner.load(tmp_path / "new").classes == {}
+    for label in ("ants", "bees"):
+        asyncio.run(service.learn(samples(label, 10), [label] * 10))
+    assert journaled(tmp_path / "new") == [1, 2]
     service.stop()
     assert Learner.load(tmp_path / "new").classes == {"ants": 10, "bees": 10}
 
@@ -152,3 +154,17 @@ def test_predicts_go_on_while_a_learn_takes_long(features_model, monkeypatch):
         release.set()
         learning.join(20)
         assert running.counts["dogs"] == 5
+
+
+def test_a_service_whose_foundation_model_cannot_be_opened_releases_the_folder(
+    features_model, monkeypatch
+):
+    def broken(self):
+        raise KldaError("the foundation model is not here")
+
+    with monkeypatch.context() as here:
+        here.setattr("klda.learner.inputs.InputEncoder.encoder", property(broken))
+        with pytest.raises(KldaError, match="is not here"):
+            Service(ServiceSettings(model=features_model))
+    with Running(features_model) as running:  # nobody holds the folder any more
+        assert set(running.counts) == set(CENTRES)

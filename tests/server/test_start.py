@@ -15,13 +15,13 @@ import pytest
 
 from klda import KLDA
 from klda.learner import Learner
-from klda.server.changes import Change, Key
+from klda.server.changes import Key, Learn, Remove, Rename, Retry
 from klda.server.journal import JournalError
 from klda.storage import folder as storage
 from klda.storage.folder import JOURNAL, ModelFolderError
 
-from .conftest import Running, journaled, listening, samples, serving, wait_for
-from .test_writer import ALL, refused, write
+from .conftest import FIRST, Running, fails, journaled, listening, samples, serving, wait_for
+from .test_writer import ALL, full_disk, refused, write
 
 
 def taught(folder, times=5):
@@ -61,7 +61,7 @@ def test_a_damaged_model_stops_the_start_and_costs_no_change(large_model):
     for _ in range(2):
         with pytest.raises(ModelFolderError, match=f"{file.name} is truncated or damaged"):
             Running(large_model)
-        assert journaled(large_model) == [1, 2, 3, 4, 5]
+        assert journaled(large_model) == [4, 5, 6, 7, 8]
     file.write_bytes(whole)
     with Running(large_model) as again:
         assert again.counts == expected
@@ -157,7 +157,7 @@ def test_a_journal_that_is_lost_or_damaged_stops_the_start(features_model, damag
     else:
         os.truncate(journal, 0 if damage == "emptied" else size // 2)
     for _ in range(2):
-        with pytest.raises(JournalError):
+        with pytest.raises(JournalError, match=r"Restore it and the model .* --discard-journal"):
             Running(features_model)
     put_back(features_model, whole)
     with Running(features_model) as again:
@@ -177,7 +177,7 @@ def test_whoever_says_so_goes_on_without_the_changes_of_the_journal(features_mod
     (features_model / JOURNAL).write_bytes(b"damaged" * 1000)
     with Running(features_model, discard_journal=True) as again:
         assert again.counts == ALL
-        assert again.learn(samples("dogs", 3), ["dogs"] * 3).number == 1
+        assert again.learn(samples("dogs", 3), ["dogs"] * 3).number == FIRST
     with Running(features_model) as again:
         assert again.counts == {**ALL, "dogs": 3}
     (aside,) = features_model.glob(f"{JOURNAL}.*")
@@ -209,24 +209,24 @@ def test_a_stopped_service_needs_no_journal_to_start_again(features_model):
     (features_model / JOURNAL).unlink()
     with Running(features_model) as again:
         assert again.counts == {**ALL, "dogs": 3}
-        assert again.learn(samples("eels", 3), ["eels"] * 3).number == 2
+        assert again.learn(samples("eels", 3), ["eels"] * 3).number == FIRST + 1
 
 
 @pytest.mark.parametrize(
     "statement",
     [
-        "DELETE FROM changes WHERE number = 1",
-        "DELETE FROM changes WHERE number = 2",
-        "UPDATE changes SET rows = NULL WHERE number = 5",
-        "UPDATE changes SET change = '' WHERE number = 2",
-        "UPDATE changes SET checksum = '', change = '{}' WHERE number = 5",
-        "UPDATE changes SET number = 9 WHERE number = 5",
-        "UPDATE changes SET change = replace(change, 'new2', 'neu2') WHERE number = 3",
-        "UPDATE changes SET rows = zeroblob(length(rows)) WHERE number = 3",
+        "DELETE FROM changes WHERE number = 4",
+        "DELETE FROM changes WHERE number = 5",
+        "UPDATE changes SET rows = NULL WHERE number = 8",
+        "UPDATE changes SET change = '' WHERE number = 5",
+        "UPDATE changes SET checksum = '', change = '{}' WHERE number = 8",
+        "UPDATE changes SET number = 12 WHERE number = 8",
+        "UPDATE changes SET change = replace(change, 'new2', 'neu2') WHERE number = 6",
+        "UPDATE changes SET rows = zeroblob(length(rows)) WHERE number = 6",
         "DROP TABLE changes",
         "DROP TABLE state",
         "DELETE FROM state",
-        "UPDATE state SET position = 4",
+        "UPDATE state SET position = 7",
     ],
 )
 def test_a_journal_that_was_tampered_with_stops_the_start(features_model, statement):
@@ -234,7 +234,7 @@ def test_a_journal_that_was_tampered_with_stops_the_start(features_model, statem
     whole = content(features_model, "journal*")
     with closing(sqlite3.connect(features_model / JOURNAL)) as journal, journal:
         journal.execute(statement)
-    with pytest.raises(JournalError):
+    with pytest.raises(JournalError, match="Restore it and the model"):
         Running(features_model)
     put_back(features_model, whole)
     with Running(features_model) as again:
@@ -253,8 +253,10 @@ def test_a_model_that_says_nonsense_about_its_journal_is_damaged(features_model,
 
 @pytest.mark.skipif(sys.platform == "win32", reason="makes links as POSIX does")
 @pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
-@pytest.mark.parametrize("name", [JOURNAL, f"{JOURNAL}-journal", f"{JOURNAL}-wal"])
-def test_a_link_in_the_place_of_the_journal_is_refused(features_model, tmp_path, name, link):
+@pytest.mark.parametrize(
+    "name", [JOURNAL, f"{JOURNAL}-journal", f"{JOURNAL}-wal", storage.INBOX, f"{storage.INBOX}-wal"]
+)
+def test_a_link_in_the_place_of_a_database_is_refused(features_model, tmp_path, name, link):
     elsewhere = tmp_path / "elsewhere.db"
     with closing(sqlite3.connect(elsewhere)) as database, database:
         database.execute("CREATE TABLE letters (text)")
@@ -266,6 +268,40 @@ def test_a_link_in_the_place_of_the_journal_is_refused(features_model, tmp_path,
     (features_model / name).unlink()
     with Running(features_model) as running:
         assert running.counts == ALL
+
+
+def test_changes_of_the_command_line_keep_their_numbers_and_can_be_undone_there(features_model):
+    """Those that only the journal has come later, with numbers that no one was told before."""
+    running = Running(features_model, checkpoint_interval=1e9)
+    gone = running.forget(["bees"])
+    running.learn(samples("dogs", 3), ["dogs"] * 3, Key("key", "digest"))
+    undone = running.undo(gone.number)
+    running.abandon()
+    learner = Learner.load(features_model)
+    learner.learn(samples("eels", 2), ["eels"] * 2).save(features_model)
+    (own,) = [one["number"] for one in learner.history if one.get("new_classes") == ["eels"]]
+    assert own == gone.number
+    with Running(features_model) as again:
+        assert again.counts == {**ALL, "dogs": 3, "eels": 2}
+        for number in (own, undone.number):
+            with fails(404, match="can be undone"):
+                again.undo(number)
+        forgot, learned, back = again.history()
+        assert learned.number == forgot.number + 1 == undone.number + 2
+        assert (forgot.kind, back.target) == ("forget", forgot.number)
+        again.undo(learned.number)
+        assert again.counts == {**ALL, "eels": 2}
+        # A key is free once its change was undone, and belongs to the change that uses it then.
+        for is_repeated in (False, True):
+            made = again.learn(samples("dogs", 3), ["dogs"] * 3, Key("key", "digest"))
+            assert made.repeated is is_repeated
+        again.abandon()
+    learner = Learner.load(features_model)
+    learner.undo(own)
+    learner.save(features_model)
+    with Running(features_model) as again:
+        assert again.counts == {**ALL, "dogs": 3}
+        assert again.learn(samples("dogs", 3), ["dogs"] * 3, Key("key", "digest")).repeated
 
 
 def test_a_database_of_another_program_gets_no_tables(features_model):
@@ -280,14 +316,16 @@ def test_a_database_of_another_program_gets_no_tables(features_model):
 def test_a_journal_of_0_2_0_must_have_nothing_that_its_model_has_not(tmp_path):
     old = Path(shutil.copytree(Path(__file__).parent / "service-0.2.0", tmp_path / "old"))
     before = content(old)
-    with pytest.raises(JournalError, match="Start and stop the service once with the version"):
+    told = "Start and stop the service once with the version .* --discard-journal"
+    with pytest.raises(JournalError, match=told):
         Running(old)
     assert content(old).items() >= before.items()
     with closing(sqlite3.connect(old / JOURNAL)) as journal, journal:
         journal.execute("UPDATE changes SET header = NULL, features = NULL")  # as a stop does
     with Running(old) as again:
-        assert again.counts == Learner.load(old).classes
-        assert again.learn(samples("fish", 2), ["fish"] * 2).number == 3
+        learner = Learner.load(old)
+        assert again.counts == learner.classes
+        assert again.learn(samples("fish", 2), ["fish"] * 2).number == learner.next_number
     assert Learner.load(old).classes["fish"] == 2
 
 
@@ -305,40 +343,40 @@ def test_a_journal_that_a_kill_left_without_tables_is_used(features_model):
 def test_refused_changes_are_listed_and_can_be_made_again(features_model):
     write(
         features_model,
-        Change("rename", ("nobody", "somebody"), number=1),
-        Change("learn", ("dogs",) * 5, samples("dogs", 5), number=2),
-        Change("remove", ("emmets",) * 2, samples("ants", 2), number=3),
+        Rename("nobody", "somebody"),
+        Learn(("dogs",) * 5, samples("dogs", 5)),
+        Remove(("emmets",) * 2, samples("ants", 2)),
     )
     with serving(features_model) as client:
         listed = client.get("/v1/refused").json()["refused"]
         assert [(one["change"], one["kind"], one["samples"]) for one in listed] == [
-            (1, "rename", 0),
-            (3, "remove", 2),
+            (4, "rename", 0),
+            (6, "remove", 2),
         ]
         assert listed[0]["classes"] == ["nobody", "somebody"]
         assert "no class 'nobody'" in listed[0]["reason"]
         assert client.get("/v1/model").json()["refused"] == 2
         assert "klda_refused 2.0" in client.get("/v1/metrics").text
-        assert client.post("/v1/retry", json={"retry": 1}).status_code == 404
-        assert client.post("/v1/retry", json={"retry": 2}).status_code == 404
+        assert client.post("/v1/retry", json={"retry": 4}).status_code == 404
+        assert client.post("/v1/retry", json={"retry": 5}).status_code == 404
         client.post("/v1/rename", json={"old": "ants", "new": "emmets"})
-        done = client.post("/v1/retry", json={"retry": 3}, headers={"Idempotency-Key": "k"})
-        assert (done.json()["version"], done.json()["samples"]) == (5, 123)
-        again = client.post("/v1/retry", json={"retry": 3}, headers={"Idempotency-Key": "k"})
+        done = client.post("/v1/retry", json={"retry": 6}, headers={"Idempotency-Key": "k"})
+        assert (done.json()["version"], done.json()["samples"]) == (8, 123)
+        again = client.post("/v1/retry", json={"retry": 6}, headers={"Idempotency-Key": "k"})
         assert again.json()["repeated"]
-        assert client.post("/v1/retry", json={"retry": 3}).status_code == 404
-        assert [one["change"] for one in client.get("/v1/refused").json()["refused"]] == [1]
+        assert client.post("/v1/retry", json={"retry": 6}).status_code == 404
+        assert [one["change"] for one in client.get("/v1/refused").json()["refused"]] == [4]
         assert "klda_refused 1.0" in client.get("/v1/metrics").text
     with Running(features_model) as again:
         assert again.counts == {"emmets": 38, "bees": 40, "cats": 40, "dogs": 5}
-        assert [change.number for change, _ in again.read("refused")] == [1]
+        assert [change.number for change, _ in again.read("refused")] == [4]
 
 
 def test_a_change_that_was_made_again_is_replayed_once(features_model):
-    write(features_model, Change("rename", ("dogs", "hounds"), number=1))
+    write(features_model, Rename("dogs", "hounds"))
     running = Running(features_model, checkpoint_interval=1e9)
     running.learn(samples("dogs", 5), ["dogs"] * 5)
-    running.retry(1)
+    running.change(Retry(FIRST))
     running.abandon()
     with Running(features_model) as again:
         assert again.counts == {**ALL, "hounds": 5}
@@ -372,33 +410,36 @@ def test_a_folder_that_cannot_be_written_is_reported_until_it_can(large_model):
     assert Learner.load(large_model).classes["dogs"] == 6
 
 
-def unsaved(folder, monkeypatch):
-    """A new service that has acknowledged a change, but could not save its model."""
-
-    def full(*_, **__):
-        raise ModelFolderError("no room")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(storage, "save", full)
-        running = Running(folder, new="features", checkpoint_interval=1e9)
-        running.learn(samples("ants", 5), ["ants"] * 5)
-        assert running.service.problems["folder"]
-        running.abandon()
-    assert not storage.exists(folder)
+@pytest.mark.skipif(sys.platform == "win32", reason="limits the size of files as POSIX does")
+def test_a_folder_that_cannot_note_the_first_change_is_reported_until_it_can(features_model):
+    body = {"features": samples("dogs", 3).tolist(), "labels": ["dogs"] * 3}
+    with serving(features_model, checkpoint_interval=0.1) as client:
+        with full_disk():
+            assert client.post("/v1/learn", json=body).status_code == 503
+            message = client.get("/v1/health").json()["error"]["message"]
+            assert "model folder could not be written (File too large)" in message
+        wait_for(lambda: client.get("/v1/health").status_code == 200)
+        assert client.post("/v1/learn", json=body).json()["samples"] == 123
 
 
-def test_a_new_model_that_was_never_saved_starts_again_as_it_began(tmp_path, monkeypatch):
-    unsaved(tmp_path / "new", monkeypatch)
-    with Running(tmp_path / "new") as again:  # without --new
-        assert again.counts == {"ants": 5}
-    assert Learner.load(tmp_path / "new").classes == {"ants": 5}
+@pytest.mark.skipif(sys.platform == "win32", reason="limits the size of files as POSIX does")
+def test_a_new_model_that_cannot_be_saved_does_not_start_and_leaves_nothing(tmp_path):
+    with full_disk(), pytest.raises(ModelFolderError, match="disk is full"):
+        Running(tmp_path / "new", new="features")
+    assert not (tmp_path / "new").exists()
 
 
-def test_a_new_model_that_was_never_saved_keeps_its_foundation_model(tmp_path, monkeypatch):
-    unsaved(tmp_path / "new", monkeypatch)
-    with Running(tmp_path / "new", new="ngrams") as again:
+def test_a_new_model_starts_again_as_it_began(tmp_path):
+    with Running(tmp_path / "new", new="features"):
+        pass
+    running = Running(tmp_path / "new", checkpoint_interval=1e9)  # without --new
+    running.learn(samples("ants", 5), ["ants"] * 5, Key("key", "digest"))
+    running.abandon()
+    with Running(tmp_path / "new", new="ngrams") as again:  # which says nothing about an old model
+        assert again.learn(samples("ants", 5), ["ants"] * 5, Key("key", "digest")).repeated
         assert again.counts == {"ants": 5}
         assert again.service.modality == "features"
+    assert Learner.load(tmp_path / "new").classes == {"ants": 5}
 
 
 # ------------------------------------------------------------------ one bad request

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from klda.learner import Learner
-from klda.server.page.teaching import Teaching
+from klda.server.page.teaching import Import
 from klda.server.service import Service
 from klda.server.settings import ServiceSettings
 
@@ -22,8 +22,13 @@ def send(client, label="parcels"):
     return number
 
 
+async def whole(table):
+    await table.begin({})
+    await table.finish(60)
+
+
 def wait_until_taught(client):
-    wait_for(lambda: all(one.task.done() for one in client.app.state.page.tables.values()), 60)
+    wait_for(lambda: not any(one.is_running for one in client.app.state.page.tables.values()), 60)
 
 
 def test_a_stop_waits_for_a_table(text_model):
@@ -46,13 +51,31 @@ def test_a_table_that_is_sent_again_counts_once(text_model):
         assert client.get("/v1/classes?search=parcels").json()["classes"][0]["samples"] == 150
 
 
+def test_a_table_that_was_undone_is_taught_when_it_is_sent_again(tmp_path):
+    def samples():
+        return client.get("/v1/model").json()["samples"]
+
+    with serving(tmp_path / "new", new="ngrams") as client:
+        for _ in range(2):
+            number = send(client)
+            wait_until_taught(client)
+            assert samples() == 150
+            assert client.post(f"/page/import/{number}/undo").status_code == 200
+            assert samples() == 0
+        for said in ("Taught 150 rows, 1 new class.", "all rows were taught before"):
+            number = send(client)
+            wait_until_taught(client)
+            assert said in client.get(f"/page/import/{number}").text
+            assert samples() == 150
+
+
 def test_a_table_that_is_cut_off_is_completed_when_it_is_sent_again(text_model, monkeypatch):
     monkeypatch.setattr("klda.server.page.teaching.PART", 64)
     service = Service(ServiceSettings(model=text_model))
     labels = ["parcels"] * len(TABLE)
 
     async def cut_off():
-        table = Teaching(service, "table", TABLE, labels)
+        table = Import(service, "table", inputs=TABLE, labels=labels)
         real = service.learn_rows
 
         async def learn_rows(*args):
@@ -61,24 +84,24 @@ def test_a_table_that_is_cut_off_is_completed_when_it_is_sent_again(text_model, 
             return done
 
         monkeypatch.setattr(service, "learn_rows", learn_rows)
-        table.begin()
-        await table.task
+        await table.begin({})
+        await table.finish(60)
         monkeypatch.setattr(service, "learn_rows", real)
         return table
 
     table = asyncio.run(cut_off())
     assert (table.taught, service.snapshot.counts["parcels"]) == (64, 64)
-    asyncio.run(Teaching(service, "table", TABLE, labels).teach())
+    asyncio.run(whole(Import(service, "table", inputs=TABLE, labels=labels)))
     assert service.snapshot.counts["parcels"] == len(TABLE)
     service.stop()
 
 
 def test_cancel_while_encoding_teaches_nothing(text_model):
     async def cancelled(service):
-        table = Teaching(service, "table", TABLE, ["parcels"] * len(TABLE))
-        table.begin()
+        table = Import(service, "table", inputs=TABLE, labels=["parcels"] * len(TABLE))
+        await table.begin({})
         table.cancel()
-        await table.task
+        await table.finish(60)
         return table
 
     service = Service(ServiceSettings(model=text_model))

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
+import sqlite3
 import time
-from dataclasses import replace
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from klda import Client, Learner
-from klda.learner.history import HISTORY_LENGTH
-from klda.server.changes import Change
-from klda.server.update import replay, undoable
+from klda.learner.draft import HISTORY_LENGTH
+from klda.server.changes import Learn
+from klda.server.update import replay
+from klda.storage import folder as storage
+from klda.storage.folder import JOURNAL
+from klda.undo.log import KEPT_SECONDS
 from tests.factories import ServiceProcess, examples
 
-from .conftest import Running, fails, listening, samples, serving
+from .conftest import FIRST, Running, fails, listening, samples, serving
 
 ROWS = np.concatenate([samples(label, 5, seed=9) for label in ("ants", "bees", "cats", "dogs")])
 # Each makes one change; those of texts need names.
@@ -27,6 +32,7 @@ CHANGES = {
     "forget": lambda bot: bot.forget(["bees"]),
     "rename": lambda bot: bot.rename("ants", "emmets"),
     "merge": lambda bot: bot.rename("ants", "cats", merge=True),
+    "tune": lambda bot: bot.tune(),
 }
 OTHERS = (
     lambda bot: bot.learn(samples("eels", 4), ["eels"] * 4),
@@ -42,6 +48,7 @@ def assert_is(running, before, *changes, tolerance=1e-4):
             change(other)
         expected, found = (one.service.snapshot.learner for one in (other, running))
         assert found.classes == expected.classes
+        assert found.refusal == expected.refusal
         scores = expected.scores(ROWS)
         np.testing.assert_allclose(
             found.scores(ROWS), scores, atol=tolerance * np.abs(scores).max()
@@ -88,16 +95,14 @@ def test_without_a_number_the_latest_is_undone_and_then_the_one_before(features_
             assert {one["label"] for one in found} - {"ants", "bees", "cats"} == left
         assert client.post("/v1/undo", json={}).status_code == 404
         made = client.get("/v1/history").json()["changes"]
-        assert [one["undoes"] for one in made] == [1, 2, None, None]
+        assert [one["undoes"] for one in made] == [FIRST, FIRST + 1, None, None]
         assert [one["undoable"] for one in made] == [True, True, False, False]
 
 
 def test_learns_that_were_made_together_are_undone_one_by_one(features_model):
     with Running(features_model) as running:
         hold = running.service.writer.read(lambda *_: time.sleep(0.5))
-        changes = [
-            Change("learn", [label] * 3, samples(label, 3)) for label in ("dogs", "eels", "fish")
-        ]
+        changes = [Learn([label] * 3, samples(label, 3)) for label in ("dogs", "eels", "fish")]
         futures = [running.service.writer.submit(change) for change in changes]
         hold.result()
         made = [future.result(20) for future in futures]
@@ -105,7 +110,7 @@ def test_learns_that_were_made_together_are_undone_one_by_one(features_model):
         assert {*running.counts} == {"ants", "bees", "cats", "dogs", "fish"}
 
 
-def test_an_undo_that_was_acknowledged_is_replayed_however_late(features_model):
+def test_an_undo_that_was_acknowledged_is_replayed_however_late(features_model, monkeypatch):
     running = Running(features_model, checkpoint_interval=0.0)
     made = running.forget(["bees"])
     deadline = time.monotonic() + 20
@@ -114,9 +119,11 @@ def test_an_undo_that_was_acknowledged_is_replayed_however_late(features_model):
     running.service.writer._checkpoint = lambda **_: None
     running.undo(made.number)
     running.abandon()
-    time.sleep(0.1)
-    with Running(features_model, undo_seconds=0.05) as again:
+    later = time.time() + 10 * KEPT_SECONDS
+    monkeypatch.setattr(time, "time", lambda: later)
+    with Running(features_model) as again:
         assert again.counts["bees"] == 40
+        assert not again.undoable()
         assert again.read("refused") == []
 
 
@@ -138,6 +145,48 @@ def test_a_declared_class_is_taken_back(tmp_path):
         assert running.counts == {"card": 1, "refund": 0}
         declared = running.service.snapshot.learner.declared
         assert declared == {"refund": "money back", "card": None}
+
+
+def full_disk(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def undo_data(folder):
+    """What the disk has for undo: in the model folder, and rows in the journal."""
+    in_folder = [name for name in storage.load(folder).arrays if name.startswith("undo/")]
+    with closing(sqlite3.connect(folder / JOURNAL)) as journal:
+        ((in_journal,),) = journal.execute("SELECT count(*) FROM changes WHERE rows NOTNULL")
+    return in_folder, in_journal
+
+
+def test_undo_data_can_be_erased_from_the_disk(features_model):
+    with listening(features_model, checkpoint_interval=1e9) as address, Client(address) as client:
+        for label in ("dogs", "eels"):
+            client.learn(samples(label, 3), [label] * 3)
+        second = client.history[-1]["when"] - 0.001
+        scores = client.predict_proba(ROWS)
+        assert undo_data(features_model) != ([], 0)
+        assert client.expire_undo(before=second)
+        assert [one["undoable"] for one in client.history] == [False, True]
+        assert client.expire_undo()
+        assert undo_data(features_model) == ([], 0)
+        assert not client.expire_undo()
+        with fails(404):
+            client.undo()
+        np.testing.assert_array_equal(client.predict_proba(ROWS), scores)
+    assert Learner.load(features_model).classes["eels"] == 3
+
+
+def test_undo_data_that_stays_on_the_disk_is_reported(features_model, monkeypatch):
+    with Running(features_model, checkpoint_interval=1e9) as running:
+        running.learn(samples("dogs", 3), ["dogs"] * 3)
+        with monkeypatch.context() as patch:
+            patch.setattr(storage, "save", full_disk)
+            with fails(503, match="still on the disk: the model folder could not be written"):
+                running.expire_undo()
+        assert not running.undoable()
+        running.expire_undo()
+        assert undo_data(features_model) == ([], 0)
 
 
 def test_a_client_takes_back_what_it_did(features_model, monkeypatch):
@@ -183,8 +232,9 @@ def test_more_changes_than_the_history_holds_are_replayed(features_model):
     before, count = learner.classes["ants"], HISTORY_LENGTH + 100
     rows = samples("ants", count, seed=5)
     changes = [
-        replace(Change("learn", ["ants"], rows[i : i + 1]), number=i + 1) for i in range(count)
+        Learn(["ants"], rows[i : i + 1], number=learner.next_number + i) for i in range(count)
     ]
     assert list(replay(learner, changes)) == []
     assert learner.classes["ants"] == before + count
-    assert undoable(learner)[-1] == count
+    assert learner.history[-1]["number"] == changes[-1].number
+    assert learner.history[-1]["undoable"]

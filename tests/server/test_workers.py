@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from klda.errors import KldaError
 from klda.server.settings import ServiceSettings
-from klda.server.workers import EncoderProcess
+from klda.server.workers import EncoderProcess, started_threads
 from tests.factories import ServiceProcess
 
 from .conftest import journaled, rows, serving, wait_for
@@ -29,6 +30,21 @@ def process(text_model):
     (running,) = process._pool._processes.values()
     process.stop()
     assert running.exitcode == 0
+
+
+def test_threads_that_find_no_memory_are_missed_at_the_start(monkeypatch):
+    start, left = threading.Thread.start, iter([True, True])
+
+    def fail_later(thread):
+        if not next(left, False):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    before = threading.active_count()
+    monkeypatch.setattr(threading.Thread, "start", fail_later)
+    with pytest.raises(RuntimeError, match="new thread"):
+        started_threads(3)
+    assert threading.active_count() == before
 
 
 def test_an_error_in_a_process_is_raised_here_and_the_process_goes_on(process):

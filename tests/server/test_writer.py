@@ -8,6 +8,7 @@ import resource
 import shutil
 import sqlite3
 import threading
+import time
 from contextlib import closing, contextmanager
 from dataclasses import replace
 
@@ -16,15 +17,25 @@ import pytest
 from klda import KLDA
 from klda.learner import Learner
 from klda.server import api, schemas
-from klda.server.changes import Bookmark, Change, Key
-from klda.server.journal import Journal
+from klda.server.changes import Forget, Key, Learn, Remove, Rename
+from klda.server.journal import Bookmark, Journal
 from klda.server.service import Service
 from klda.server.settings import ServiceSettings
 from klda.server.snapshot import Snapshot
 from klda.storage import folder as storage
 from klda.storage.folder import JOURNAL
 
-from .conftest import CENTRES, Running, Verbs, fails, journaled, samples, serving, wait_for
+from .conftest import (
+    CENTRES,
+    FIRST,
+    Running,
+    fails,
+    journaled,
+    keep_undo,
+    samples,
+    serving,
+    wait_for,
+)
 
 KEY = Key("key", "digest")
 ALL = dict.fromkeys(CENTRES, 40)
@@ -37,7 +48,7 @@ def at_once(running, *calls):
     assert begun.wait(20)
 
     async def run():
-        asked = [asyncio.ensure_future(call(Verbs(running.service))) for call in calls]
+        asked = [asyncio.ensure_future(call(running.service)) for call in calls]
         while writer.waiting < len(calls):
             await asyncio.sleep(0.01)
         ready.set()
@@ -69,7 +80,7 @@ def test_what_fails_does_not_fail_the_changes_it_was_taken_with(features_model, 
             lambda s: s.learn(samples("dogs", 5), ["dogs"] * 5, KEY),
             lambda s: s.learn(samples("eels", 5), ["bad"] * 5),
             lambda s: s.learn(samples("dogs", 5), ["dogs"] * 5, KEY),
-            lambda s: s.rename("cats", "kittens"),
+            lambda s: s.change(Rename("cats", "kittens")),
         )
         assert isinstance(bad, ArithmeticError)
         assert good.number == repeated.number
@@ -96,7 +107,7 @@ def test_a_forget_says_whether_it_left_a_trace_when_it_was_made(tmp_path):
     young_model(tmp_path / "m")
     running = Running(tmp_path / "m", checkpoint_interval=1e9)
     exact = asyncio.run(forget(running.service, "ants", KEY))
-    learn = Change("learn", ("dogs",) * 60, samples("dogs", 60))
+    learn = Learn(("dogs",) * 60, samples("dogs", 60))
     _, inexact = at_once(
         running,
         lambda s: asyncio.wrap_future(s.writer.submit(learn)),
@@ -118,19 +129,20 @@ def test_an_undo_brings_back_no_labels_of_another_kind(features_model):
         with fails(409, match="'ants'"):
             running.undo(gone.number)
         assert running.counts == {7: 5}
-        assert running.service.snapshot.version == 2
+        assert running.service.snapshot.version == FIRST + 1
 
 
 def test_an_undo_does_not_mix_a_class_with_one_that_took_its_name(features_model):
     with Running(features_model) as running:
         gone = running.forget(["ants"])
-        running.rename("bees", "ants")
-        with fails(409, match="Change 1 can't .* by change 2. Undo that first"):
+        taken = running.rename("bees", "ants")
+        told = f"Change {gone.number} can't .* by change {taken.number}. Undo that first"
+        with fails(409, match=told):
             running.undo(gone.number)
     with Running(features_model) as running:  # also after a restart
         with fails(409, match="Undo that first"):
             running.undo(gone.number)
-        running.undo(2)
+        running.undo(taken.number)
         running.undo(gone.number)
         assert running.counts == ALL
 
@@ -147,47 +159,48 @@ def test_an_undo_joins_what_was_taught_of_a_class_meanwhile(features_model):
 
 
 def write(folder, *changes):
-    with closing(Journal(folder, Bookmark())) as journal:
-        bookmark = journal.bookmark(0, is_open=True)
+    """Let the journal have changes that the model folder does not have."""
+    with closing(Journal(folder, Bookmark(FIRST - 1))) as journal:
+        bookmark = journal.bookmark(FIRST - 1, is_open=True)
         with journal.transaction():
-            for change in changes:
-                journal.add(change)
+            for number, change in enumerate(changes, FIRST):
+                journal.add(replace(change, number=number))
     storage.save_extras(folder, {"service": bookmark._asdict()})
 
 
 def refused(folder):
     with closing(sqlite3.connect(folder / JOURNAL)) as journal:
-        found = journal.execute("SELECT number FROM refused WHERE reason NOTNULL")
+        found = journal.execute("SELECT number FROM changes WHERE refused > ''")
         return [number for (number,) in found]
 
 
 def test_a_change_that_cannot_be_replayed_is_kept_aside(features_model, caplog):
     write(
         features_model,
-        Change("learn", ("dogs",) * 5, samples("dogs", 5), number=1),
-        Change("rename", ("nobody", "x"), number=2),
-        Change("learn", ("eels",) * 5, samples("eels", 5), number=3),
-        Change("remove", ("bees",) * 41, samples("bees", 41), number=4),
-        Change("forget", ("cats",), number=5, when=5e9),
+        Learn(("dogs",) * 5, samples("dogs", 5)),
+        Rename("nobody", "x"),
+        Learn(("eels",) * 5, samples("eels", 5)),
+        Remove(("bees",) * 41, samples("bees", 41)),
+        Forget(("cats",), when=5e9),
     )
     expected = {"ants": 40, "bees": 40, "dogs": 5, "eels": 5}
     with caplog.at_level(logging.ERROR, "klda.server"):
         running = Running(features_model)
-    assert refused(features_model) == [2, 4]
+    assert refused(features_model) == [FIRST + 1, FIRST + 3]
     said = [record for record in caplog.records if "change refused" in record.message]
-    assert [record.change for record in said] == [2, 4]
+    assert [record.change for record in said] == [FIRST + 1, FIRST + 3]
     assert running.counts == expected
     running.learn(samples("ants", 2), ["ants"] * 2)
     running.abandon()
     expected["ants"] = 42
     with Running(features_model) as again:  # not tried again
         assert again.counts == expected
-        assert refused(features_model) == [2, 4]
+        assert refused(features_model) == [FIRST + 1, FIRST + 3]
 
 
 @pytest.mark.parametrize("error", [MemoryError, OSError, RuntimeError])
 def test_a_change_is_not_kept_aside_for_a_machine_that_fails(features_model, monkeypatch, error):
-    write(features_model, Change("learn", ("dogs",) * 5, samples("dogs", 5), number=1))
+    write(features_model, Learn(("dogs",) * 5, samples("dogs", 5)))
 
     def fail(self, *args, **options):
         raise error
@@ -222,7 +235,7 @@ def test_a_kill_before_the_journal_is_emptied_and_a_save_double_nothing(features
         pass  # saves
     for path in (tmp_path / "killed").glob(f"{JOURNAL}*"):
         shutil.copy(path, features_model)  # as if it had been killed after the save
-    assert journaled(features_model) == [1, 2]
+    assert journaled(features_model) == [FIRST, FIRST + 1]
     Learner.load(features_model).learn(samples("eels", 4), ["eels"] * 4).save(features_model)
     with Running(features_model) as again:
         assert journaled(features_model) == []
@@ -230,59 +243,33 @@ def test_a_kill_before_the_journal_is_emptied_and_a_save_double_nothing(features
         assert again.learn(samples("dogs", 5), ["dogs"] * 5, KEY).repeated
 
 
-@pytest.mark.parametrize("saved", [False, True])
-def test_the_first_learn_of_a_model_and_its_key_survive_a_kill(tmp_path, monkeypatch, saved):
-    """The kill comes right before the model is saved, or right after."""
-    new, killed, real = tmp_path / "new", tmp_path / "killed", storage.save
-
-    def save(path, *args, **options):
-        if saved:
-            real(path, *args, **options)
-        if not killed.exists():
-            shutil.copytree(new, killed)
-        return real(path, *args, **options)
-
-    monkeypatch.setattr(storage, "save", save)
-    with Running(new, new="features") as running:
-        first = (samples("ants", 5), ["ants"] * 5, KEY)
-        running.learn(*first)
-    assert (killed / storage.DOCUMENT).exists() is saved
-    with Running(killed, new="features") as again:
-        assert again.learn(*first).repeated
-        assert again.counts == {"ants": 5}
-    assert Learner.load(killed).classes == {"ants": 5}
-
-
 @pytest.mark.parametrize("part", [(Learner, "pack"), (Journal, "saved")])
-def test_a_first_save_that_fails_does_not_fail_the_change(tmp_path, monkeypatch, part):
+def test_a_save_that_fails_does_not_fail_the_change(features_model, monkeypatch, part):
     def fail(*_, **__):
         raise MemoryError
 
     with monkeypatch.context() as patched:
         patched.setattr(*part, fail)
-        running = Running(tmp_path / "new", new="features", checkpoint_interval=1e9)
-        first = running.learn(samples("ants", 5), ["ants"] * 5)
-        assert (first.number, running.counts) == (1, {"ants": 5})
+        running = Running(features_model, checkpoint_interval=0.0)
+        first = running.learn(samples("dogs", 5), ["dogs"] * 5)
+        assert (first.number, running.counts) == (FIRST, {**ALL, "dogs": 5})
+        wait_for(lambda: running.service.problems["folder"])
         assert "could not be written (not enough memory)" in running.service.problems["folder"]
         running.abandon()
-    with Running(tmp_path / "new", new="features") as again:
-        assert again.counts == {"ants": 5}
-    assert Learner.load(tmp_path / "new").classes == {"ants": 5}
-
-
-def test_a_new_model_that_nothing_was_taught_leaves_no_folder(tmp_path):
-    with Running(tmp_path / "new", new="features"):
-        assert (tmp_path / "new").exists()
-    assert not (tmp_path / "new").exists()
+    with Running(features_model) as again:
+        assert again.counts == {**ALL, "dogs": 5}
+    assert Learner.load(features_model).classes == {**ALL, "dogs": 5}
 
 
 # ------------------------------------------------------------------ what was forgotten
 
 
 @pytest.mark.parametrize("when", ["running", "stop", "start"])
-def test_what_was_forgotten_leaves_the_disk_without_a_further_change(features_model, when):
-    seconds = 1.5 if when == "running" else 1e9
-    with Running(features_model, undo_seconds=seconds, checkpoint_interval=0.1) as running:
+def test_what_was_forgotten_leaves_the_disk_without_a_further_change(
+    features_model, when, monkeypatch
+):
+    keep_undo(features_model, 1.5 if when == "running" else 1e9)
+    with Running(features_model, checkpoint_interval=0.1) as running:
         running.forget(["bees"])
         wait_for(lambda: forgotten(features_model))
         kept = forgotten(features_model)
@@ -290,12 +277,13 @@ def test_what_was_forgotten_leaves_the_disk_without_a_further_change(features_mo
             wait_for(lambda: not forgotten(features_model))
             assert not running.service.writer.pending
         elif when == "stop":
-            running.service.snapshot.learner._undo = replace(
-                running.service.snapshot.learner._undo, seconds=0.0
-            )
+            state = running.service.snapshot.learner._state
+            state.undo = replace(state.undo, seconds=0.0)
     if when == "start":
         assert forgotten(features_model)
-        with Running(features_model, undo_seconds=0.0):
+        later = time.time() + 2e9
+        monkeypatch.setattr(time, "time", lambda: later)
+        with Running(features_model):
             wait_for(lambda: not forgotten(features_model))
     assert not forgotten(features_model)
     for path in features_model.glob("*"):
@@ -352,7 +340,7 @@ def test_health_depends_on_the_disk_and_on_both_threads(features_model):
             assert "journal" in health.json()["error"]["message"]
             assert 'klda_healthy{part="journal"} 0.0' in client.get("/v1/metrics").text
             asked = client.post("/v1/predict", json={"features": samples("ants", 1).tolist()})
-            assert asked.json()["version"] == 1
+            assert asked.json()["version"] == FIRST
         wait_for(lambda: client.get("/v1/health").status_code == 200)  # with no further learn
         assert client.post("/v1/learn", json=body).json()["samples"] == 126
         service.batcher.stop()

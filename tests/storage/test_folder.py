@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from klda.storage import array_files
 from klda.storage import folder as storage
 from klda.storage.folder import ModelBusyError, ModelChangedError, ModelFolderError
+from tests.encoders.processes import run_python
 from tests.factories import edit_document
 
 
@@ -124,8 +125,7 @@ before = read()
 assert storage.load({str(tmp_path / "m")!r}).arrays["big"].shape == (4000, 4000)
 print(read() - before)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 100_000
+    assert int(run_python(code)) < 100_000
 
 
 # ---------------------------------------------------------------- damage
@@ -295,6 +295,40 @@ def test_a_lock_that_leads_elsewhere_is_refused(model, tmp_path, link):
     assert_same(storage.load(model).arrays, arrays())
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="makes links and pipes as POSIX does")
+@pytest.mark.parametrize(
+    "make, told",
+    [
+        (lambda path: path.symlink_to("gone.json"), "file that is missing"),
+        (os.mkfifo, "not a file"),
+    ],
+    ids=["broken link", "pipe"],
+)
+def test_a_model_that_can_not_be_read_is_not_taken_for_none(model, make, told):
+    (model / storage.DOCUMENT).unlink()
+    make(model / storage.DOCUMENT)
+    names = {path.name for path in model.iterdir()}
+    with pytest.raises(ModelFolderError, match=told):
+        storage.load(model)
+    with pytest.raises(storage.ModelExistsError):
+        storage.save(model, arrays(1), {}, replaces=storage.NOTHING)
+    assert {path.name for path in model.iterdir()} == {*names, storage.LOCK}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), ImportError("failed to map segment")],
+    ids=["file", "library"],
+)
+def test_a_lack_of_memory_is_not_damage(model, monkeypatch, error):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(array_files, "open_file", fail)
+    with pytest.raises(MemoryError):
+        storage.load(model)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="makes links as POSIX does")
 def test_an_array_file_that_is_a_link_is_replaced(model, tmp_path):
     """What it leads to may change, and is not ours to change."""
@@ -344,9 +378,9 @@ try:
 except storage.ModelFolderError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "disk is full or a size limit was reached" in done.stdout
-    assert "as it was before" in done.stdout
+    said = run_python(code)
+    assert "disk is full or a size limit was reached" in said
+    assert "as it was before" in said
     assert content(model) == before
     assert folder.exists() is not is_new
 
@@ -405,7 +439,7 @@ try:
 except storage.ModelBusyError as error:
     print(error)
 """
-    command, caught = [sys.executable, "-c", code], []
+    caught = []
 
     def write():
         try:
@@ -414,12 +448,12 @@ except storage.ModelBusyError as error:
             caught.append(error)
 
     with storage.writer_lock(model):
-        busy = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        busy = run_python(code)
         thread = threading.Thread(target=write)
         thread.start()
         thread.join()
         storage.save(model, arrays(2), {})  # the holder itself may save
-    free = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    free = run_python(code)
     assert "Another process is writing" in busy
     assert str(model) in busy
     assert free == "got it\n"

@@ -11,11 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from klda import KldaError, Learner
+from klda import KLDA, KldaError, Learner
 from klda.learner import UndoError
 from klda.storage import folder as storage
 from klda.undo import log as undo_module
-from tests.learner.samples import PROBE, assert_same_scores, rows_of, samples, taught
+from klda.undo.log import UndoLog
+from klda.undo.reversal import Named
+from tests.factories import PROBE, assert_same_scores, rows_of, samples, taught
 
 pytestmark = pytest.mark.filterwarnings("ignore::klda.learner.ForgetTraceWarning")
 
@@ -87,6 +89,21 @@ def test_undo_after_two_other_changes_gives_a_model_that_never_had_it(kind, firs
             assert_same_scores(learner, whole)
 
 
+@pytest.mark.parametrize("keep", [None, "features"])
+def test_after_an_undo_it_is_as_sure_as_if_it_had_never_learned_wrong_labels(keep):
+    rows, labels = samples("abcd", 200)
+    bot = Learner("features", classifier=KLDA(n_components=2000, random_state=0), keep=keep)
+    bot.learn(rows, labels)
+    expected, proba = bot.quality(), bot.predict_proba(PROBE)
+    bot.learn(rows_of("a", 150, seed=5), ["b"] * 150)
+    assert bot.quality().accuracy < expected.accuracy - 0.1
+    copy = bot.copy().forget(["b"] * 150, rows_of("a", 150, seed=5))
+    assert copy.quality().accuracy == pytest.approx(expected.accuracy, abs=0.005)
+    bot.undo()
+    assert bot.quality().accuracy == pytest.approx(expected.accuracy, abs=0.005)
+    np.testing.assert_allclose(bot.predict_proba(PROBE), proba, atol=0.02)
+
+
 # ---------------------------------------------------------------- other kinds of changes
 
 
@@ -101,6 +118,96 @@ def test_undo_of_a_merge(kind, n):
         CHANGES["rename"](CHANGES["learn old"](bot))
     learner.undo(2)
     assert_same_scores(learner, expected)
+
+
+# ---------------------------------------------------------------- what is set
+
+
+PAIRS = list(itertools.pairwise([*CHANGES, *CHANGES][: len(CHANGES) + 1]))
+
+
+def tune(label):
+    """Return a change that fits thresholds to inputs between the classes."""
+
+    def change(bot):
+        unknown = rows_of(label, 60, seed=3) + 1.2
+        return bot.tune_unknown(samples("abcd", 60, seed=9)[0], unknown, by_class=True) and bot
+
+    return change
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_undo_of_tuned_thresholds_brings_back_those_before(kind, tmp_path):
+    for i, (second, third) in enumerate(PAIRS):
+        learner, expected = made(kind), made(kind)
+        tune("c")(learner)
+        tune("c")(expected)
+        tuned = tune("a")(learner).refusal
+        for bot, name in itertools.product((learner, expected), (second, third)):
+            CHANGES[name](bot)
+        if i % 3 == 0:
+            learner.save(tmp_path / f"{i}")
+            learner = Learner.load(tmp_path / f"{i}")
+        with pytest.raises(UndoError, match="other thresholds were set since, by change 3"):
+            learner.undo(2)
+        learner.undo(3)
+        assert learner.refusal == expected.refusal
+        assert_same_scores(learner, expected)
+        learner.undo(2)
+        assert learner.refusal is None
+        learner.undo(7)
+        learner.undo(6)
+        assert learner.refusal.limit == tuned.limit
+        assert {*learner.refusal.classes} <= {*learner.classes, *"abcd"}
+
+
+REBUILDS = {
+    "size": {"n_components": 60},
+    "bandwidth": {"gamma": 0.1},
+    "seed": {"random_state": 7},
+    "classifier": {"n_components": None, "rule": "lda"},
+}
+
+
+@pytest.mark.parametrize("rebuild", REBUILDS)
+@pytest.mark.parametrize("chance", [0, None])
+def test_undo_of_a_rebuild_after_two_other_changes(rebuild, chance, tmp_path):
+    def bot():
+        return taught("abcd", 12, keep="features", random_state=chance)
+
+    for i, (second, third) in enumerate(PAIRS):
+        learner = bot()
+        expected = learner.copy()
+        learner.rebuild(**REBUILDS[rebuild])
+        rebuilt = learner.scores(PROBE)
+        for one, name in itertools.product((learner, expected), (second, third)):
+            CHANGES[name](one)
+        if i % 3 == 0:
+            learner.save(tmp_path / f"{i}")
+            learner = Learner.load(tmp_path / f"{i}")
+        learner.undo(2)
+        assert_same_scores(learner, expected)
+        assert learner.parameters.stored() == expected.parameters.stored()
+        np.testing.assert_array_equal(learner.ledger.numbers, expected.ledger.numbers)
+        learner.undo(4)
+        learner.undo(3)
+        learner.undo(5)  # rebuilt again
+        assert np.abs(learner.scores(PROBE) - rebuilt).max() <= 1e-4 * np.abs(rebuilt).max()
+
+
+def test_changes_before_a_rebuild_can_be_undone_after_it():
+    for name, change in CHANGES.items():
+        learner, expected = made("ledger"), made("ledger").rebuild(n_components=60)
+        change(learner)
+        learner.rebuild(n_components=60).undo(2)
+        assert_same_scores(learner, expected)
+        assert name
+
+
+def test_a_rebuild_leaves_the_numbers_of_samples():
+    learner = made("ledger").forget(ids=[3, 4])
+    before = learner.ledger.numbers.tolist()
+    assert learner.rebuild(gamma=0.1).ledger.numbers.tolist() == before
 
 
 TEXTS = [f"{word} {i}" for word in ("where is my card", "I want a refund") for i in range(4)]
@@ -187,7 +294,7 @@ def test_a_sample_with_an_id_is_told_from_its_like():
 
 @pytest.mark.parametrize("number", [0, 7, -1])
 def test_a_number_that_is_none_is_named(number):
-    with pytest.raises(UndoError, match=f"number={number} is none of the changes"):
+    with pytest.raises(UndoError, match=f"There is no change {number} to undo"):
         taught("ab").undo(number)
 
 
@@ -204,7 +311,10 @@ def test_there_may_be_nothing_to_undo():
     "then, reason",
     [
         (lambda bot: bot.forget("x"), "forgotten since"),
-        (lambda bot: bot.forget(["x"], rows_of("x", 4, seed=2)[1:2]), "forgotten since"),
+        (
+            lambda bot: bot.forget(["x"], rows_of("x", 4, seed=2)[1:2]),
+            "(forgotten|taken out) since",
+        ),
     ],
 )
 def test_what_was_forgotten_since_has_to_come_back_first(kind, then, reason):
@@ -262,6 +372,12 @@ def test_no_more_than_so_many_changes_and_bytes_are_kept(monkeypatch):
         learner.undo(8)
 
 
+def test_undo_data_in_another_form_is_left_out():
+    stored = {"seconds": 60.0, "changes": [{"number": 1, "effect": {"kind": "learned"}}]}
+    log = UndoLog.unpack({}, stored, Named({"a": "what it is"}))
+    assert (log.seconds, log.changes, log.named.declared) == (60.0, (), {"a": "what it is"})
+
+
 def undo_files(folder):
     return [name for name in storage.load(folder).arrays if name.startswith("undo/")]
 
@@ -290,12 +406,14 @@ def test_without_undo_nothing_is_kept(tmp_path):
         Learner("features", undo=-1)
 
 
-def test_a_large_learn_is_undone_by_its_statistics():
+def test_a_large_learn_is_undone_by_its_statistics(tmp_path):
     rows, labels = samples("bx", 4000, seed=5)
     learner, expected = made("many"), made("many")
     learner.learn(iter([(rows[i::4], labels[i::4]) for i in range(4)]))
-    change = learner._undo.changes[-1]
-    assert change.size < 50_000  # the rows take 256,000 bytes
+    learner.save(tmp_path / "m")
+    kept = storage.load(tmp_path / "m").arrays
+    size = sum(array.nbytes for name, array in kept.items() if name.startswith("undo/"))
+    assert size < 50_000  # the rows take 256,000 bytes
     CHANGES["rename"](learner).undo(2)
     assert_same_scores(learner, CHANGES["rename"](expected))
 

@@ -55,79 +55,22 @@ def _tokenizer(template: str | None):
     )
 
 
-def _bert(size: int):
-    config = transformers.BertConfig(
-        vocab_size=size,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=80,
-        initializer_range=0.2,  # wide enough that a word shows in the other places' outputs
-        pad_token_id=PAD,
-    )
-    return transformers.BertModel(config)
-
-
-def _bart(size: int):
-    config = transformers.BartConfig(
-        vocab_size=size,
-        d_model=32,
-        encoder_layers=1,
-        decoder_layers=1,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        encoder_ffn_dim=64,
-        decoder_ffn_dim=64,
-        max_position_embeddings=80,
-        init_std=0.1,
-        pad_token_id=PAD,
-        bos_token_id=START,
-        eos_token_id=END,
-        decoder_start_token_id=END,
-        forced_eos_token_id=None,
-    )
-    return transformers.BartForConditionalGeneration(config)
-
-
-def _t5(size: int):
-    config = transformers.T5Config(
-        vocab_size=size,
-        d_model=32,
-        d_kv=16,
-        d_ff=64,
-        num_layers=1,
-        num_heads=2,
-        pad_token_id=PAD,
-        eos_token_id=END,
-        decoder_start_token_id=PAD,
-    )
-    return transformers.T5ForConditionalGeneration(config)
-
-
-def _llama(size: int):
-    config = transformers.LlamaConfig(
-        vocab_size=size,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=80,
-        initializer_range=0.1,
-        pad_token_id=PAD,
-        bos_token_id=START,
-        eos_token_id=END,
-        tie_word_embeddings=True,
-    )
-    return transformers.LlamaForCausalLM(config)
-
-
+SMALL = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 32}
+SMALL |= {"intermediate_size": 64, "max_position_embeddings": 80, "pad_token_id": PAD}
+ENDS = {"bos_token_id": START, "eos_token_id": END}
+HALVES = {"layers": 1, "attention_heads": 2, "ffn_dim": 64}
+BART = {f"{half}_{name}": n for half in ("encoder", "decoder") for name, n in HALVES.items()}
+BART |= {"d_model": 32, "max_position_embeddings": 80, "init_std": 0.1, "pad_token_id": PAD, **ENDS}
+BART |= {"decoder_start_token_id": END, "forced_eos_token_id": None}
+T5 = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 2, "eos_token_id": END}
+T5 |= {"pad_token_id": PAD, "decoder_start_token_id": PAD}
+LLAMA = {**SMALL, **ENDS, "num_key_value_heads": 2, "initializer_range": 0.1}
+# BERT's weights: wide enough that a word shows in the other places' outputs.
 _MODELS = {
-    "bert": (_bert, "<s> $A </s>"),
-    "bart": (_bart, "<s> $A </s>"),
-    "t5": (_t5, "$A </s>"),
-    "llama": (_llama, None),
+    "bert": ("Bert", "Model", {**SMALL, "initializer_range": 0.2}, "<s> $A </s>"),
+    "bart": ("Bart", "ForConditionalGeneration", BART, "<s> $A </s>"),
+    "t5": ("T5", "ForConditionalGeneration", T5, "$A </s>"),
+    "llama": ("Llama", "ForCausalLM", {**LLAMA, "tie_word_embeddings": True}, None),
 }
 
 
@@ -136,11 +79,12 @@ def tiny(tmp_path_factory):
     """Folder of a tiny random model, by kind: bert, bart, t5, llama."""
     folders = {}
     torch.set_num_threads(1)
-    for kind, (build, template) in _MODELS.items():
+    for kind, (family, task, settings, template) in _MODELS.items():
         folder = tmp_path_factory.mktemp(kind)
         tokenizer = _tokenizer(template)
         torch.manual_seed(0)
-        build(len(tokenizer)).save_pretrained(folder)
+        config = getattr(transformers, f"{family}Config")(vocab_size=len(tokenizer), **settings)
+        getattr(transformers, f"{family}{task}")(config).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         folders[kind] = str(folder)
     return folders
@@ -154,7 +98,6 @@ FAST = {
     "backbone_lr": 5e-3,
     "max_length": 16,
     "device": "cpu",
-    "progress": False,
 }
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
@@ -60,22 +59,6 @@ def test_the_penalty_equals_the_hand_computed_sum_over_all_earlier_tasks(tiny, f
         assert float(method.distance().detach()) == pytest.approx(by_hand() - constant, rel=1e-3)
 
 
-def test_after_one_task_the_penalty_is_exactly_lambda_half_f_delta_squared(tiny, fast, tasks):
-    method = make("ewc", tiny["bert"], **fast, penalty=6.0, fisher_samples=4)
-    method.learn_task(*tasks.first)
-    anchor, precision = weights(method), dict(method._precision)
-    with torch.no_grad():
-        method.module.head.bias += torch.tensor([0.5, -2.0])
-    method.module.eval()
-    codes = method._codes(tasks.first[1])
-    batch = method._rows(tasks.first[0], codes).take(np.arange(4))
-    plain = torch.nn.functional.cross_entropy(method.module(batch), batch["labels"])
-    by_hand = 3.0 * (precision["head.bias"][0] * 0.25 + precision["head.bias"][1] * 4.0)
-    extra = (method._loss(batch) - plain).detach()
-    assert float(extra) == pytest.approx(float(by_hand), rel=1e-4)
-    assert torch.equal(method._anchor["head.bias"], anchor["head.bias"])
-
-
 def test_the_penalty_pulls_weights_back(tiny, fast, tasks):
     moved = {}
     for penalty in (0.0, 1e5):
@@ -89,18 +72,6 @@ def test_the_penalty_pulls_weights_back(tiny, fast, tasks):
             for n in anchor
         )
     assert moved[1e5] < 0.1 * moved[0.0]
-
-    # With no loss but the penalty, weights moved away come back.
-    bias, target = method.module.head.bias, method._anchor["head.bias"].clone()
-    optimizer = torch.optim.SGD([bias], lr=float(0.25 / method._precision["head.bias"].max()))
-    with torch.no_grad():
-        bias += 1.0
-    before = (bias.detach() - target).norm()
-    for _ in range(200):
-        optimizer.zero_grad()
-        method.distance().backward()
-        optimizer.step()
-    assert (bias.detach() - target).norm() < 0.5 * before
 
 
 def test_ewc_with_no_penalty_is_vanilla(tiny, fast, tasks):

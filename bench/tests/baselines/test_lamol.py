@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from baselines.toys import NAMES, accuracy, make, make_task, topic_words
-from klda.errors import KldaError
+from baselines.toys import NAMES, accuracy, make, topic_words
 from klda_bench.baselines.backbones import IGNORED
 from klda_bench.baselines.generation import closest_spelling, token_loss
-from klda_bench.baselines.lamol import PseudoSample
 
 
 @pytest.fixture(scope="module")
@@ -66,14 +64,6 @@ def test_pseudo_samples_are_written_in_their_tasks_words(learned):
     assert np.mean([name in names for name in written]) > 0.8
 
 
-def test_shares_of_the_earlier_tasks_are_equal(learned):
-    method, _ = learned
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        samples = method.pseudo_samples(11)
-    assert [sum(s.task == task for s in samples) for task in (0, 1)] == [6, 5]
-
-
 def test_the_rehearsal_is_what_keeps_the_first_task(learned, tiny, fast, tasks):
     method, _ = learned
     without = make("lamol", tiny["llama"], **{**fast, "epochs": 25}, gamma=0.0)
@@ -84,27 +74,11 @@ def test_the_rehearsal_is_what_keeps_the_first_task(learned, tiny, fast, tasks):
     assert accuracy(method, tasks.first_test) > accuracy(without, tasks.first_test) + 0.3
 
 
-def test_only_sentences_with_one_text_and_one_label_are_kept(learned):
-    method, _ = learned
-    answer = method._answer
-    assert method._parse(0, [5, 6, answer, 7]) == PseudoSample(0, [5, 6], [7])
-    for broken in ([5, 6], [answer, 7], [5, answer], [5, answer, 6, answer, 7]):
-        assert method._parse(0, broken) is None
-
-
-def test_too_few_pseudo_samples_give_a_warning(tiny, fast):
-    method = make("lamol", tiny["t5"], **{**fast, "epochs": 1, "backbone_lr": 0.0})
-    method.learn_task(*make_task(NAMES[:1], 4))
-    method._parse = lambda task, row: None
-    with pytest.warns(UserWarning, match="0 of 6"):
-        assert method.pseudo_samples(6) == []
-
-
 def test_the_loss_is_question_plus_weighted_language_model(learned):
     method, given = learned
     method.module.eval()
     sequences = {name: rows[:3] for name, rows in given[1][1].items()}
-    from klda_bench.baselines.rows import Rows
+    from klda_bench.baselines.training import Rows
 
     padding = {n: IGNORED if n.endswith("targets") else 0 for n in sequences}
     rows = Rows(sequences=sequences, padding=padding, device=torch.device("cpu"))
@@ -134,8 +108,3 @@ def test_a_misspelt_answer_goes_to_the_closest_label():
     labels = ["card lost", "card arrival", "top up"]
     assert closest_spelling("top up", labels) == 2
     assert closest_spelling("card arived", labels) == 1
-
-
-def test_a_negative_ratio_is_refused(tiny):
-    with pytest.raises(KldaError, match="gamma=-1"):
-        make("lamol", tiny["llama"], "cpu", gamma=-1)

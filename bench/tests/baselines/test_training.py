@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from baselines.toys import accuracy, make
+from baselines.toys import make
+from klda.encoders import OfflineModelError
 from klda.errors import KldaError
-from klda_bench.baselines.backbones import TextEncoder, TextGenerator, resolve_backbone
+from klda_bench.baselines.backbones import TextEncoder, TextGenerator
 from klda_bench.baselines.classifiers import Head
-from klda_bench.baselines.rows import Rows
+from klda_bench.baselines.training import Rows
 
 CPU = torch.device("cpu")
 
@@ -49,11 +50,6 @@ def test_batches_differ_between_epochs_and_pad_little():
     assert first != [batch["labels"].tolist() for batch in second]
     padded = sum(batch["ids"].numel() for batch in second)
     assert padded < 1.25 * lengths.sum()
-
-
-def test_map_answers_in_the_samples_order():
-    rows = rows_of([5, 1, 9, 3, 3, 7])
-    assert rows.map(lambda batch: batch["labels"] * 10, 2).tolist() == [0, 10, 20, 30, 40, 50]
 
 
 def test_a_grown_head_keeps_its_old_rows_bit_for_bit():
@@ -105,34 +101,6 @@ def test_an_encoder_only_backbone_cannot_write(tiny):
         make("vag", tiny["bert"], "cpu")
 
 
-def test_a_folder_is_itself(tmp_path):
-    assert resolve_backbone(str(tmp_path)) == str(tmp_path)
-
-
-def test_unknown_method_and_options_are_named():
-    with pytest.raises(KldaError, match="'lwf'"):
-        make("lwf")
-    with pytest.raises(KldaError, match="epochs=0"):
-        make("vanilla", "anything", "cpu", epochs=0)
-
-
-@pytest.mark.parametrize(
-    "texts, labels, message",
-    [
-        ([], [], "at least one sample"),
-        (["a"], ["x", "y"], "texts has 1 rows and labels 2"),
-        (["a", 3], ["x", "y"], r"inputs\[1\] must be a string; got int"),
-    ],
-)
-def test_bad_samples_are_refused_and_change_nothing(tiny, fast, texts, labels, message):
-    method = make("vanilla", tiny["bert"], **fast)
-    with pytest.raises(KldaError, match=message):
-        method.learn_task(texts, labels)
-    assert method.classes_ == []
-    with pytest.raises(KldaError, match="no task yet"):
-        method.predict(["a"])
-
-
 def test_divergence_is_an_error_that_names_the_learning_rates(tiny, fast, tasks):
     method = make("vanilla", tiny["bert"], **{**fast, "backbone_lr": 1e30})
     with pytest.raises(KldaError, match=r"backbone_lr=1e\+30"):
@@ -154,11 +122,15 @@ def test_the_same_seed_gives_the_same_model_and_spares_the_global_one(tiny, fast
     assert same(*states)
 
 
-@pytest.mark.parametrize("kind", ["bart", "t5"])
-def test_joint_learns_all_classes_at_once_and_only_once(tiny, fast, tasks, kind):
-    method = make("joint", tiny[kind], **fast)
-    method.learn_task(*tasks.all)
-    assert method.joint
-    assert accuracy(method, tasks.all_test) > 0.9
-    with pytest.raises(KldaError, match="one call"):
-        method.learn_task(*tasks.first)
+def test_only_a_model_that_is_not_here_is_called_offline(monkeypatch, tiny):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(OfflineModelError, match="backbone='nobody/nothing'"):
+        make("vanilla", "nobody/nothing", "cpu")
+
+    def fail(*arguments, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", fail)
+    with pytest.raises(KldaError, match="No space left") as caught:
+        make("vanilla", tiny["bert"], "cpu")
+    assert type(caught.value) is KldaError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from klda_bench.methods import select
+from klda_bench.methods.registry import select
 
 NAMES = ["red_fox", "blue_owl", "green_bee", "pink_cat"]
 WORDS_A_CLASS = 4

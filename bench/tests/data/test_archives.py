@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from klda.errors import KldaError
-from klda_bench import data as datasets
+from klda_bench.data import datasets
 from klda_bench.data.archives import unpack
 
 COLOURS = {"red": (250, 5, 5), "green": (5, 250, 5)}
@@ -150,35 +150,6 @@ def test_tiny_imagenet_takes_test_classes_from_the_annotations(tmp_path, kind):
     found = datasets.load("tiny-imagenet", data=tmp_path)
     assert {wnids[label] == colour for colour, label in colours(found.train)} == {True}
     assert [label for _, label in colours(found.test)] == ["n002"]
-
-
-def test_stanford_cars_is_sorted_by_the_development_kit(tmp_path):
-    savemat = pytest.importorskip("scipy.io").savemat
-    kind = np.dtype([("class", "O"), ("fname", "O")])
-
-    def annotations(*rows):
-        buffer = io.BytesIO()
-        savemat(buffer, {"annotations": np.array(list(rows), kind)})
-        return buffer.getvalue()
-
-    names = io.BytesIO()
-    savemat(names, {"class_names": np.array(["Red/X 2012", "Green 2012"], object)})
-    tar(
-        tmp_path / "car_devkit.tgz",
-        {
-            "devkit/cars_meta.mat": names.getvalue(),
-            "devkit/cars_train_annos.mat": annotations((2, "00001.jpg"), (1, "00002.jpg")),
-        },
-    )
-    for part, order in (("train", ("green", "red")), ("test", ("red",))):
-        photographs = {
-            f"cars_{part}/0000{i}.jpg": picture(COLOURS[name]) for i, name in enumerate(order, 1)
-        }
-        tar(tmp_path / f"cars_{part}.tgz", photographs)
-    (tmp_path / "cars_test_annos_withlabels.mat").write_bytes(annotations((1, "00001.jpg")))
-    found = datasets.load("cars", data=tmp_path)
-    assert set(colours(found.train)) == {("red", "Red_X 2012"), ("green", "Green 2012")}
-    assert list(colours(found.test)) == [("red", "Red_X 2012")]
 
 
 def test_a_pickle_that_holds_more_than_arrays_is_refused(tmp_path):

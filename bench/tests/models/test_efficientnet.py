@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
 
 from klda import encoders
 from klda.encoders.images import open_image
-from klda.errors import KldaError
 
 
 @pytest.fixture(scope="session")
@@ -47,12 +44,3 @@ def test_efficientnet_separates_ships_from_horses(efficientnet, data_dir):
     means = np.stack([rows[train][labels[train] == kind].mean(axis=0) for kind in kinds])
     distances = np.linalg.norm(rows[test][:, None] - means[None], axis=2)
     assert np.mean(kinds[distances.argmin(axis=1)] == labels[test]) >= 0.85
-
-
-def test_efficientnet_fingerprint_and_layers(efficientnet):
-    fingerprint = efficientnet.fingerprint()
-    assert fingerprint == json.loads(json.dumps(fingerprint))
-    assert fingerprint["revision"].startswith("sha256:")
-    assert fingerprint["pooling"] == "average"
-    with pytest.raises(KldaError, match="layers="):
-        encoders.load("efficientnet-lite0", layers=(1, 2))

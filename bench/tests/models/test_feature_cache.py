@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 
 from klda import encoders
-from klda.encoders.sources import default_cache_folder
 from klda.errors import KldaError
-from klda_bench.models import feature_cache
 from klda_bench.models.feature_cache import CachedEncoder
+
+
+@pytest.fixture(autouse=True)
+def _cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("KLDA_CACHE", str(tmp_path))
 
 
 class Counting:
@@ -39,27 +42,27 @@ def files_in(folder):
     return len(list((folder / "features").iterdir()))
 
 
-def test_texts_are_encoded_once(tmp_path):
+def test_texts_are_encoded_once():
     inner, texts = Counting(), ["b", "a", "b"]
     for _ in range(2):
-        rows = CachedEncoder(inner, tmp_path).encode(texts)
+        rows = CachedEncoder(inner).encode(texts)
         np.testing.assert_array_equal(rows, Counting().encode(texts))
     assert inner.encoded == texts
-    assert CachedEncoder(inner, tmp_path).encode([]).shape == (0, 5)
+    assert CachedEncoder(inner).encode([]).shape == (0, 5)
 
 
-def test_features_are_found_again_only_by_the_same_model(tmp_path):
-    CachedEncoder(Counting("1"), tmp_path).encode(["a"])
+def test_features_are_found_again_only_by_the_same_model():
+    CachedEncoder(Counting("1")).encode(["a"])
     other, same = Counting("2"), Counting("1")
-    rows = CachedEncoder(other, tmp_path).encode(["a"])
+    rows = CachedEncoder(other).encode(["a"])
     np.testing.assert_array_equal(rows, Counting("2").encode(["a"]))
-    CachedEncoder(same, tmp_path).encode(["a"])
+    CachedEncoder(same).encode(["a"])
     assert (other.encoded, same.encoded) == (["a"], [])
 
 
-def test_a_cached_encoder_describes_the_encoder_inside(tmp_path):
+def test_a_cached_encoder_describes_the_encoder_inside():
     ngrams = encoders.load("ngrams")
-    cached = CachedEncoder(ngrams, tmp_path)
+    cached = CachedEncoder(ngrams)
     assert isinstance(cached, encoders.Encoder)
     assert cached.fingerprint() == ngrams.fingerprint()
     assert cached.gamma_scale == ngrams.gamma_scale
@@ -67,26 +70,25 @@ def test_a_cached_encoder_describes_the_encoder_inside(tmp_path):
 
 
 def test_a_damaged_file_is_named(tmp_path):
-    encoder = CachedEncoder(Counting(), tmp_path)
+    encoder = CachedEncoder(Counting())
     encoder.encode(["a"])
-    (file,) = encoder.folder.iterdir()
+    (file,) = (tmp_path / "features").iterdir()
     file.write_bytes(b"no array" * 100)
     with pytest.raises(KldaError, match=rf"{file.name}: .*Delete the file"):
         encoder.encode(["a"])
 
 
-def test_what_was_encoded_before_an_error_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(feature_cache, "PART", 2)
+def test_what_was_encoded_before_an_error_is_kept():
     inner = Counting()
     with pytest.raises(RuntimeError, match="stopped"):
-        CachedEncoder(inner, tmp_path).encode(["a", "b", "c", "bad"])
-    assert CachedEncoder(inner, tmp_path).encode(["a", "b", "c"]).shape == (3, 5)
+        CachedEncoder(inner, part=2).encode(["a", "b", "c", "bad"])
+    assert CachedEncoder(inner, part=2).encode(["a", "b", "c"]).shape == (3, 5)
     assert inner.encoded == ["a", "b", "c"]
 
 
 def test_images_are_found_by_content(tmp_path, tiny_dinov2, pictures):
     image = pytest.importorskip("PIL.Image")
-    encoder = CachedEncoder(encoders.load(tiny_dinov2, device="cpu"), tmp_path)
+    encoder = CachedEncoder(encoders.load(tiny_dinov2, device="cpu"))
     rows = encoder.encode(pictures)
     np.testing.assert_array_equal(encoder.encode(list(pictures)), rows)
     assert files_in(tmp_path) == 1
@@ -102,18 +104,12 @@ def test_the_tokenizer_is_part_of_the_key(tmp_path, tiny_models, texts):
     for lowercase in (True, False):
         tokenizer["normalizer"]["lowercase"] = lowercase
         (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-        CachedEncoder(encoders.load(folder, device="cpu"), tmp_path).encode(texts)
+        CachedEncoder(encoders.load(folder, device="cpu")).encode(texts)
     assert files_in(tmp_path) == 2
 
 
 def test_features_of_another_precision_are_others(tmp_path, tiny_models, texts):
     for precision in ("float32", "bfloat16"):
-        how = {"device": "cpu", "engine": "torch", "precision": precision}
-        CachedEncoder(encoders.load(tiny_models("bert-base"), **how), tmp_path).encode(texts)
+        how = {"device": "cpu", "runtime": "torch", "precision": precision}
+        CachedEncoder(encoders.load(tiny_models("bert-base"), **how)).encode(texts)
     assert files_in(tmp_path) == 2
-
-
-def test_the_default_folder_follows_the_environment(monkeypatch, tmp_path):
-    monkeypatch.setenv("KLDA_CACHE", str(tmp_path / "given"))
-    assert default_cache_folder() == tmp_path / "given"
-    assert CachedEncoder(Counting()).folder.parent == tmp_path / "given"

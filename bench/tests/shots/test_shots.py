@@ -7,12 +7,12 @@ import zlib
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.linear_model import LogisticRegression
 from typer.testing import CliRunner
 
 from klda_bench.cli import app
+from klda_bench.runs import features
 from klda_bench.shots import draws, summary
-from klda_bench.shots.contenders import PEERS, Answers, logistic_regression
+from klda_bench.shots.contenders import PEERS, Answers
 from klda_bench.shots.tasks import KINDS, MADE
 
 TOPICS = ("card_arrival", "lost_luggage", "order_pizza", "play_music", "book_hotel", "set_alarm")
@@ -41,8 +41,8 @@ class WordEncoder:
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A data set of texts: one of the two words of its topic, and filler."""
-    draws._encoder.cache_clear()
-    monkeypatch.setattr(draws.encoders, "load", lambda name, **options: WordEncoder())
+    monkeypatch.setattr(draws, "load_encoder", lambda backbone, layers: WordEncoder())
+    monkeypatch.setattr(features, "load_encoder", lambda *place: WordEncoder())
     rng = np.random.default_rng(0)
     place = tmp_path / "topics"
     place.mkdir()
@@ -54,8 +54,7 @@ def folder(tmp_path, monkeypatch):
                 for i in range(count):
                     words = [*rng.choice(FILLER, 2), topic.split("_")[i % 2]]
                     writer.writerow([" ".join(words), topic])
-    yield place
-    draws._encoder.cache_clear()
+    return place
 
 
 def call(*arguments):
@@ -85,8 +84,8 @@ def test_rare_classes_have_few_samples_and_the_others_all():
     y = np.repeat([f"class {i:02d}" for i in range(20)], 15)
     task = drawn("rare", y, 2)
     counts = pd.Series(task.labels).value_counts()
-    assert len(task.special) == 2
-    assert all(counts[name] == (2 if name in task.special else 15) for name in np.unique(y))
+    assert len(task.rare) == 2
+    assert all(counts[name] == (2 if name in task.rare else 15) for name in np.unique(y))
 
 
 def test_a_fifth_of_the_labels_is_drawn_again_and_no_row_changes():
@@ -101,9 +100,9 @@ def test_a_fifth_of_the_labels_is_drawn_again_and_no_row_changes():
 def test_declared_classes_are_five_of_the_first_25_and_have_no_sample():
     y = np.repeat([f"class {i:02d}" for i in range(40)], 10)
     task = drawn("declared", y, 3)
-    assert len(task.special) == 5
-    assert not set(task.special) & set(task.labels)
-    assert set(task.special) | set(task.labels) == {f"class {i:02d}" for i in range(25)}
+    assert len(task.by_name) == 5
+    assert not set(task.by_name) & set(task.labels)
+    assert set(task.by_name) | set(task.labels) == {f"class {i:02d}" for i in range(25)}
     assert pd.Series(task.labels).value_counts().to_dict() == dict.fromkeys(set(task.labels), 3)
 
 
@@ -119,14 +118,33 @@ def test_made_features_have_all_classes_in_both_parts(name):
 def test_measures_of_doubt_are_those_of_a_worked_example():
     truth = np.array(["a", "a", "b", "b"])
     labels, confidence = np.array(["a", "b", "b", "a"]), np.array([0.95, 0.95, 0.55, 0.15])
-    row = draws.measured(Answers(labels, confidence, None, [True, False, None, None], 0.75), truth)
+    known = [True, False, None, None]
+    row = draws.measures(Answers(labels, confidence, 1 - confidence, known, 0.75), truth)
     assert row["accuracy"] == 50.0
     assert row["wrong_and_sure"] == 25.0
     assert row["known_refused"] == 25.0  # what can't be judged is not refused
     assert row["expected_accuracy"] == 75.0
     # Bins: two answers at 0.95 of which one is right, one right at 0.55, one wrong at 0.15.
     assert row["calibration_error"] == pytest.approx((2 * 0.45 + 0.45 + 0.15) / 4)
-    assert "known_refused" not in draws.measured(Answers(labels, confidence), truth)
+    assert "known_refused" not in draws.measures(Answers(labels, confidence, 1 - confidence), truth)
+
+
+def test_perfect_probabilities_have_the_calibration_error_of_chance():
+    rng = np.random.default_rng(1)
+    sure = rng.uniform(0.3, 1, 300)
+    labels = np.where(rng.random(300) < sure, "a", "b")
+    row = draws.measures(Answers(labels, sure, 1 - sure), np.array(["a"] * 300))
+    # Ten bins of about 40 answers each: the mean of ten half-normal errors of that many.
+    assert 0.02 < row["calibration_by_chance"] < 0.07
+    assert row["calibration_error"] < 2 * row["calibration_by_chance"]
+
+
+def test_accuracy_is_weighted_by_the_classes_learned():
+    truth = np.array(["a"] * 8 + ["b"] * 2)
+    answers = np.array(["a"] * 8 + ["a", "b"])
+    learned = np.array(["a", "b", "b", "b"])
+    assert draws.accuracy_as_learned(answers, truth, truth) == pytest.approx(90)
+    assert draws.accuracy_as_learned(answers, truth, learned) == pytest.approx(25 + 75 / 2)
 
 
 def test_inputs_that_cannot_be_judged_count_as_neither_known_nor_refused():
@@ -139,20 +157,15 @@ def test_inputs_that_cannot_be_judged_count_as_neither_known_nor_refused():
 
 
 def test_a_plan_leaves_out_what_would_be_the_same_run():
-    plan = draws.Plan(["ours", "names", "ncm"], ["clinc"], [0, 1, "all"], 2)
+    plan = draws.ShotsPlan("shots", ["ours", "names", "ncm"], ["clinc"], [0, 1, "all"], 2)
     assert list(plan.cells()) == [
         ("names", 0, 0),
         *[(method, 1, draw) for draw in (0, 1) for method in ("ours", "names", "ncm")],
         *[("ours", "all", 0), ("names", "all", 0), ("ncm", "all", 0)],
         *[("ours", "all", 1), ("names", "all", 1)],
     ]
-    noisy = draws.Plan(["ncm"], ["clinc"], ["all"], 2, "noisy")
+    noisy = draws.ShotsPlan("noisy", ["ncm"], ["clinc"], ["all"], 2)
     assert list(noisy.cells()) == [("ncm", "all", 0), ("ncm", "all", 1)]
-
-
-def test_c_is_chosen_by_cross_validation_where_classes_have_a_sample_for_each_fold():
-    assert isinstance(logistic_regression(2), LogisticRegression)
-    assert logistic_regression(3).param_grid == {"C": (1.0, 10.0, 100.0, 1000.0)}
 
 
 MADE_UP = {"ours": (60.0, 96.0), "ncm": (55.0, 97.0), "lr": (70.0, 80.0)}
@@ -181,8 +194,8 @@ def test_ours_is_compared_with_the_best_peer_of_each_cell():
 
 def test_every_target_names_the_cell_that_is_nearest_to_missing_it():
     rows = made_up("clinc", calibration_error=0.03) + made_up("hwu", calibration_error=0.05)
-    page, (title, lines), *_ = summary.sections("shots", {"shots": rows})
-    assert (page, title.partition(",")[0]) == ("shots.md", "Targets")
+    (title, lines), *_ = summary.sections({"shots": rows})
+    assert title.partition(",")[0] == "Targets"
     by_name = {(line[""], line["samples"], line["target"]): line for _, line in lines.iterrows()}
     few = by_name["calibration error", "5 to 64", "at most 0.07"]
     assert (few["found"], few["where"], few["kept"]) == ("0.050", "HWU, k = 5", "yes")
@@ -205,7 +218,7 @@ def test_every_method_answers_and_a_second_call_runs_nothing(folder, tmp_path, m
     whole = next(row for row in rows if row["method"] == "ours" and row["shots"] == "all")
     assert {"expected_accuracy", "known_refused", "wrong_and_sure"} <= set(whole)
     assert "| klda, names | " in (output / "shots.md").read_text()
-    monkeypatch.setattr(draws.Arena, "run", lambda *cell: pytest.fail(f"{cell} ran again"))
+    monkeypatch.setattr(draws.Arena, "measured", lambda *run: pytest.fail(f"{run} ran again"))
     again = call(*arguments, "--methods", methods)
     assert again.exit_code == 0, again.output
     assert again.stdout == first.stdout
@@ -224,7 +237,7 @@ def test_a_changed_program_runs_ours_again_and_no_peer(folder, tmp_path, monkeyp
 def test_all_kinds_are_one_page_with_the_targets_first(folder, tmp_path):
     output = tmp_path / "out"
     arguments = ("--datasets", folder, "--shots", "2", "--draws", 1, "--output", output)
-    answer = call(*arguments, "--all")
+    answer = call(*arguments, "--kind", "all")
     assert answer.exit_code == 0, answer.output
     page = (output / "all.md").read_text()
     assert page.index("## Targets") < page.index("## k samples of every class: topics")
@@ -233,29 +246,9 @@ def test_all_kinds_are_one_page_with_the_targets_first(folder, tmp_path):
     assert {row["what"] for row in rows_of(output)} == set(KINDS)
 
 
-def test_names_help_most_at_one_sample(folder, tmp_path):
-    output = tmp_path / "out"
-    arguments = ("--datasets", folder, "--shots", "1", "--draws", 3, "--output", output)
-    assert call(*arguments, "--methods", "ours,names").exit_code == 0
-    means = pd.DataFrame(rows_of(output)).groupby("method").accuracy.mean()
-    # One sample has one of the two words of its topic; the name has both.
-    assert means["names"] > means["ours"] + 5
-
-
-def test_rare_mode_tells_the_recall_of_the_rare_classes(folder, tmp_path):
-    output = tmp_path / "out"
-    arguments = ("--datasets", folder, "--draws", 1, "--shots", "1", "--output", output)
-    answer = call(*arguments, "--rare", "--methods", "ncm,lr")
-    assert answer.exit_code == 0, answer.output
-    assert "recall of the rare classes" in answer.stdout
-    for row in rows_of(output):
-        assert row["samples"] == 5 * 12 + 1
-        assert 0 <= row["rare_recall"] <= 100
-
-
 def test_declared_classes_are_found_by_name_and_the_others_compared(folder, tmp_path):
     output = tmp_path / "out"
-    answer = call("--datasets", folder, "--declared", "--draws", 2, "--output", output)
+    answer = call("--datasets", folder, "--kind", "declared", "--draws", 2, "--output", output)
     assert answer.exit_code == 0, answer.output
     assert "recall of the declared classes" in answer.stdout
     for row in rows_of(output):  # five of the six classes are declared: one was taught
@@ -264,13 +257,36 @@ def test_declared_classes_are_found_by_name_and_the_others_compared(folder, tmp_
         assert row["others_alone"] == 100.0
 
 
+def test_a_kind_that_the_methods_or_the_classes_rule_out_is_left_out_of_the_page(folder, tmp_path):
+    output = tmp_path / "out"
+    arguments = ("--datasets", folder, "--shots", "2", "--draws", 1, "--output", output)
+    answer = call(*arguments, "--kind", "all", "--methods", "ours")
+    assert answer.exit_code == 0, answer.output
+    page = (output / "all.md").read_text()
+    assert KINDS["rare"].heading in page
+    assert KINDS["declared"].heading not in page
+
+
+@pytest.mark.parametrize("asked", [("--shots", "0", "--methods", "ncm"), ("--kind", "declared")])
+def test_nothing_to_measure_is_said_before_anything_is_made(asked, folder, tmp_path):
+    for file in folder.iterdir():  # five classes, which would all be known by name alone
+        lines = file.read_text().splitlines()
+        file.write_text("\n".join(line for line in lines if TOPICS[-1] not in line))
+    answer = call("--datasets", folder, *asked, "--output", tmp_path / "out")
+    assert answer.exit_code == 1
+    assert isinstance(answer.exception, SystemExit)
+    assert "nothing to measure" in answer.stderr
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--methods", "nothing"], "methods='nothing'"),
-        (["--shots", "1,many"], "shots='1,many'"),
-        (["--rare", "--shots", "0,1"], "--rare"),
-        (["--rare", "--declared"], "--rare and --declared"),
+        (["--methods", "nothing"], "--methods nothing"),
+        (["--shots", "1,many"], "--shots 1,many"),
+        (["--kind", "rare", "--shots", "0,1"], "--shots 0,1 must be whole numbers from 1 on"),
+        (["--kind", "scarce"], "--kind scarce is not one of shots, rare"),
+        (["--datasets", ""], "datasets is empty"),
     ],
 )
 def test_errors_name_the_value(arguments, message):

@@ -21,7 +21,7 @@ from klda.engine.checks import (
 from klda.engine.engine import Engine
 from klda.engine.model import Model
 from klda.engine.parameters import Parameters
-from klda.engine.solution import Answer, Solution, softmax
+from klda.engine.solution import Answer, Solution
 from klda.errors import KldaError
 from klda.labels import Label
 
@@ -61,7 +61,7 @@ class ContinualClassifier(ScoringClassifier):
             How often each sample counts, in whole numbers; 0 leaves it out.
         """
         self._start(X, y, sample_weight)
-        self._engine.calibrated(self._parameters())
+        self._engine.calibrated()
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
@@ -72,16 +72,15 @@ class ContinualClassifier(ScoringClassifier):
         """
         if not self.__sklearn_is_fitted__():
             return self._start(X, y, sample_weight)
-        parameters = self._parameters()
         batch = checked_batch(self, X, y, self.classes_, sample_weight=sample_weight)
-        self._engine.add(*batch, parameters=parameters)
+        self._known(with_classes=False).add(*batch)
         return self
 
     def _start(self, X: Any, y: Any, sample_weight: Any) -> Self:
         """Learn the first batch into a new engine; on an error the old one stays."""
-        parameters, engine, none = self._parameters(), Engine(), np.empty(0)
+        engine, none = Engine(self._parameters()), np.empty(0)
         batch = checked_batch(self, X, y, none, sample_weight=sample_weight, first=True)
-        engine.add(*batch, parameters=parameters)
+        engine.add(*batch)
         validate_data(self, X=X, reset=True, skip_check_array=True)
         self._engine = engine
         return self
@@ -94,7 +93,8 @@ class ContinualClassifier(ScoringClassifier):
         engine = self._known()
         samples, labels = checked_batch(self, X, y, self.classes_)
         check_removable(self.counts_, labels)
-        engine.check_learned(samples, labels, self._parameters())
+        if not engine.keeps_rows:
+            engine.check_learned(samples, labels)
         engine.remove(samples, labels)
         return self
 
@@ -105,13 +105,12 @@ class ContinualClassifier(ScoringClassifier):
         the samples at hand, `remove` leaves none.
         """
         engine = self._known()
-        check_labels_known(self.classes_, [label], "label")
-        engine.drop(label)
+        engine.drop(*check_labels_known(self.classes_, [label], "label"))
         return self
 
     def rename(self, old: Label, new: Label) -> Self:
         """Give a class another name, one that no other class has."""
-        self._known().rename(old, checked_name(self.classes_, old, new))
+        self._known().rename(*checked_name(self.classes_, old, new))
         return self
 
     def merge(self, other: Self) -> Self:
@@ -130,7 +129,9 @@ class ContinualClassifier(ScoringClassifier):
         if not other.__sklearn_is_fitted__():
             return self
         if not self.__sklearn_is_fitted__():
-            check_same_parameters(self._parameters(), other._parameters())
+            mine, theirs = self._parameters(), other._parameters()
+            has_seed = isinstance(mine.random_state, int | np.integer)
+            check_same_parameters(mine, theirs, *["random_state"] * has_seed)
             return self._become(other, other._engine.copy())
         self._engine.merge(other.model_)
         return self
@@ -154,8 +155,9 @@ class ContinualClassifier(ScoringClassifier):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Labels and probabilities of the k likeliest classes; ``X`` and ``among`` as in `predict`.
 
-        Both have the shape ``(n_samples, k)``, the likeliest first; of equally likely classes, the
-        first in ``classes_``. Memory does not grow with samples times classes.
+        Both have the shape ``(n_samples, k)``, or fewer columns if there are fewer classes; the
+        likeliest first, and of equally likely classes the first in ``classes_``. Memory does not
+        grow with samples times classes.
         """
         check_count("k", k)
         answers = self.solution_.answer(checked_samples(self, X), int(k), among=among)
@@ -170,9 +172,7 @@ class ContinualClassifier(ScoringClassifier):
 
     def predict_proba(self, X: Any, among: Sequence[Label] | None = None) -> np.ndarray:
         """Probabilities ``(n_samples, n_classes)``; rows sum to one, columns as in `scores`."""
-        solution = self.solution_
-        scores = solution.scores(checked_samples(self, X), among)
-        return softmax(scores.astype(np.float64) / solution.temperature)
+        return self.solution_.probabilities(checked_samples(self, X), among)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithms of the probabilities; see `predict_proba`."""
@@ -203,7 +203,7 @@ class ContinualClassifier(ScoringClassifier):
         self.threshold(reject)  # raises if there is none
         solution = self.solution_
         answers = solution.answer(checked_samples(self, X), novelty=True)
-        return answers.novelty <= solution.limits(answers, reject, by_class=by_class)
+        return answers.novelty <= solution.limits(answers.labels[:, 0], reject, by_class=by_class)
 
     def answer(self, X: Any, *, top: int = 5, reject: float = REFUSED) -> list[Answer]:
         """Answer in one pass: the ``top`` likeliest classes, and whether samples are known.
@@ -211,8 +211,9 @@ class ContinualClassifier(ScoringClassifier):
         ``reject`` as for `threshold`.
         """
         check_fraction("reject", reject)
+        check_count("top", top)
         solution = self.solution_
-        answers = solution.answer(checked_samples(self, X), top, novelty=True)
+        answers = solution.answer(checked_samples(self, X), int(top), novelty=True)
         return answers.each(solution.threshold(reject))
 
     # ---------------------------------------------------------------- what it knows
@@ -220,7 +221,7 @@ class ContinualClassifier(ScoringClassifier):
     @property
     def classes_(self) -> np.ndarray:
         """Labels of the classes known now, sorted."""
-        return self._known(with_classes=False).known.classes.copy()
+        return self._known(with_classes=False).summary.classes.copy()
 
     @property
     def counts_(self) -> dict[Label, int]:
@@ -235,7 +236,7 @@ class ContinualClassifier(ScoringClassifier):
     @property
     def solution_(self) -> Solution:
         """The solved classifier, with all that the evidence says: immutable."""
-        return self._known().calibrated(self._parameters())
+        return self._known().calibrated()
 
     @property
     def temperature_(self) -> float:
@@ -247,33 +248,10 @@ class ContinualClassifier(ScoringClassifier):
         """The ridge in use, as it is added to the diagonal of the scatter."""
         return self._solution().rho
 
-    @property
-    def means_(self) -> np.ndarray:
-        """Class means in feature space, one row per class."""
-        statistics = self.model_.statistics
-        return statistics.backend.to_numpy(statistics.means)[statistics.order]
-
-    @property
-    def covariance_(self) -> np.ndarray:
-        """The covariance shared by all classes, without the ridge."""
-        statistics = self.model_.statistics
-        return statistics.scatter.matrix() / max(statistics.n_scattered, 1)
-
-    @property
-    def coef_(self) -> np.ndarray:
-        """Weights, one row per class, in the order of ``classes_``."""
-        solution = self._solution()
-        return solution.backend.to_numpy(solution.weights)
-
-    @property
-    def intercept_(self) -> np.ndarray:
-        """Biases, in the order of ``classes_``."""
-        solution = self._solution()
-        return solution.backend.to_numpy(solution.biases)
-
     def copy(self) -> Self:
         """Return an independent copy."""
-        return clone(self)._become(self, self._engine.copy())
+        twin = clone(self)
+        return twin._become(self, self._engine.copy()) if self.__sklearn_is_fitted__() else twin
 
     # ---------------------------------------------------------------- inside
 
@@ -281,14 +259,15 @@ class ContinualClassifier(ScoringClassifier):
         return hasattr(self, "_engine")
 
     def _known(self, *, with_classes: bool = True) -> Engine:
-        """Return the engine; raise if it knows nothing, or no classes."""
+        """Return the engine with the present parameters; raise if it knows nothing, or no class."""
         was_fitted = self.__sklearn_is_fitted__()
-        if not was_fitted or (with_classes and not len(self._engine.known.classes)):
+        if not was_fitted or (with_classes and not len(self._engine.summary.classes)):
             raise not_fitted(self, was_fitted=was_fitted)
+        self._engine.parameters = self._parameters()
         return self._engine
 
     def _solution(self) -> Solution:
-        return self._known().solution(self._parameters())
+        return self._known().solution()
 
     def _parameters(self) -> Parameters:
         """Return what the user chose; raise if a parameter can't be used."""

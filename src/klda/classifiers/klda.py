@@ -10,7 +10,7 @@ from sklearn.utils import check_random_state
 from klda.checks import check_count
 from klda.classifiers.base import ContinualClassifier, ScoringClassifier
 from klda.classifiers.validation import not_fitted
-from klda.engine.feature_map import FourierMap
+from klda.engine.feature_map import FourierMap, IdentityMap
 from klda.engine.solution import softmax
 from klda.errors import KldaError
 
@@ -158,6 +158,36 @@ class LDA(ContinualClassifier):
         self.device = device
         self.dtype = dtype
 
+    @property
+    def means_(self) -> np.ndarray:
+        """Class means, one row per class, in the order of ``classes_``."""
+        statistics, own_map = self.model_.statistics, self.model_.map
+        assert isinstance(own_map, IdentityMap)
+        return statistics.backend.to_numpy(statistics.means + own_map.centre)[statistics.order]
+
+    @property
+    def covariance_(self) -> np.ndarray:
+        """The covariance shared by all classes, without the ridge."""
+        statistics = self.model_.statistics
+        matrix = statistics.backend.to_numpy(statistics.scatter.matrix())
+        return matrix / max(statistics.n_scattered, 1)
+
+    @property
+    def coef_(self) -> np.ndarray:
+        """Weights, one row per class: the scores are ``X @ coef_.T + intercept_``."""
+        solution = self._solution()
+        return solution.backend.to_numpy(solution.weights)
+
+    @property
+    def intercept_(self) -> np.ndarray:
+        """What scores have beyond the linear part, in the order of ``classes_``."""
+        solution = self._solution()
+        biases = (
+            solution.biases
+            + solution.map.lift(np.zeros((1, solution.n_features))) @ solution.weights.T
+        )
+        return solution.backend.to_numpy(biases)[0]
+
 
 class KLDAEnsemble(ScoringClassifier):
     """KLDA-E: the average of several KLDA models with different random features.
@@ -229,6 +259,8 @@ class KLDAEnsemble(ScoringClassifier):
                 f"combine={self.combine!r} is not known; use one of 'scores', 'probabilities'."
             )
         rng, like = check_random_state(self.random_state), self.estimator or KLDA()
+        if not isinstance(like, KLDA):
+            raise KldaError(f"estimator={like!r} can't be used; give a klda.KLDA.")
         seeds = rng.randint(np.iinfo(np.int32).max, size=int(self.n_members))
         return [KLDA(**(like.get_params() | {"random_state": int(seed)})) for seed in seeds]
 

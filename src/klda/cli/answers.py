@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from rich.text import Text
 
-from klda.cli.console import opened, printable, replaced, results, table, visible
-from klda.data.writing import FILE_WRITERS, TEXT_WRITERS, write_csv
+from klda.cli.console import open_output, printable, replaced, results, table, visible
+from klda.data.writing import FILE_WRITERS, TEXT_WRITERS, write_csv, write_jsonl
+from klda.errors import KldaError
+from klda.labels import unknown_like
 
 if TYPE_CHECKING:
     from klda.data import Batch
     from klda.engine.solution import Answer
+    from klda.inspection.explanation import Explanation
     from klda.labels import Label
     from klda.learner import Learner
 
+SHOWN_TEXT = 80  # characters of an input in a table
 Record = dict[str, Any]  # cells by the names of their columns
 Likeliest = list[tuple["Label", float]]
 
@@ -31,7 +34,7 @@ class Answered(NamedTuple):
     said: Record  # label, probability, known; the likeliest classes as "top", if there are several
 
 
-def answered(
+def iter_answers(
     batches: Iterable[Batch], answer: Callable[[Any], Iterable[Answer | Likeliest]], rejecting: bool
 ) -> Iterator[Answered]:
     """Yield each input with its answer; `rejecting` answers unknown for what is not known."""
@@ -49,19 +52,23 @@ def shown_input(value: Any, number: int) -> str | int:
     return printable(str(value)) if isinstance(value, str | Path) else number
 
 
+def shortened(value: str | int) -> str:
+    """Return an input for a table: its beginning, if it is a long text."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= SHOWN_TEXT else f"{text[: SHOWN_TEXT - 1]}…"
+
+
 def _plain(cell: Any) -> Any:
     return printable(str(cell)) if isinstance(cell, Path) else cell
 
 
 def _said(answer: Answer | Likeliest, rejecting: bool) -> Record:
-    likeliest = answer if isinstance(answer, list) else answer.top
-    known = {} if isinstance(answer, list) else {"known": answer.known}
+    likeliest, known = (
+        (answer, {}) if isinstance(answer, list) else (answer.top, {"known": answer.known})
+    )
     top: list[tuple[Label, float | None]] = [(label, round(p, 6)) for label, p in likeliest]
     if rejecting and known["known"] is False:
-        from klda.learner import UNKNOWN, UNKNOWN_INTEGER
-
-        unknown = UNKNOWN if isinstance(top[0][0], str) else UNKNOWN_INTEGER
-        top = [(unknown, None), *top[:-1]]
+        top = [(unknown_like(top[0][0]), None), *top[:-1]]
     ranked = [{"label": label, "probability": p} for label, p in top]
     return ranked[0] | known | ({"top": ranked} if len(ranked) > 1 else {})
 
@@ -90,32 +97,31 @@ def _flat(said: Record) -> Record:
 def wrong_rows(batches: Iterable[Batch], learner: Learner) -> Iterator[Record]:
     """Yield the rows that a learner does not answer with their label, and what it answers."""
     for batch in batches:
-        answers = answered([batch], partial(learner.answer, top=1), rejecting=False)
+        answers = iter_answers([batch], partial(learner.answer, top=1), rejecting=False)
         for truth, one in zip(batch.labels or (), answers, strict=True):
             if one.said["label"] != truth:
                 said = {"label": truth, "answer": one.said["label"]}
                 yield one.cells | said | {"probability": one.said["probability"]}
 
 
-def write_rows(path: Path, rows: Iterable[Record]) -> None:
-    """Write rows to a file of the kind that its name says; CSV if it says none."""
-    kind = path.suffix.lower()
-    if kind in FILE_WRITERS:
+def check_output(path: Path | None, option: str = "--output") -> str:
+    """Return what kind of file a name asks for, as a suffix; raise if it is none of ours."""
+    kind = "" if path is None else path.suffix.lower()
+    if kind not in ("", ".txt", *TEXT_WRITERS, *FILE_WRITERS):
+        *some, last = (*TEXT_WRITERS, *FILE_WRITERS)
+        raise KldaError(f"{option} {path}: give a name that ends in {', '.join(some)} or {last}.")
+    return kind
+
+
+def write_rows(path: Path | None, rows: Iterable[Record], kind: str = "") -> None:
+    """Write rows to a file of the kind that its name says, if not told which; CSV by default."""
+    kind = kind or check_output(path)
+    if kind in FILE_WRITERS and path is not None:
         with replaced(path) as unfinished:
             FILE_WRITERS[kind](unfinished, rows)
         return
-    with opened(path) as stream:
+    with open_output(path) as stream:
         TEXT_WRITERS.get(kind, write_csv)(stream, rows)
-
-
-def write_results(output: Path | None, records: Sequence[Record], shown: Any) -> None:
-    """Write records to a file, or standard output: as a table on a terminal, CSV elsewhere."""
-    if output is not None:
-        write_rows(output, records)
-    elif sys.stdout.isatty():
-        results().print(shown)
-    else:
-        write_csv(sys.stdout, records)
 
 
 def write_answers(stream: TextIO, answers: Iterable[Answered]) -> None:
@@ -126,7 +132,7 @@ def write_answers(stream: TextIO, answers: Iterable[Answered]) -> None:
         rows.append([one.value, *map(words, cells.values())])
         names = (name.replace("_", " ").replace("probability", "prob.") for name in cells)
         heads = ["input", *names]
-    made = table(*heads, rows=rows, numbers=[name for name in heads if "prob." in name])
+    made = table(*heads, rows=rows)
     if rows:
         made.columns[0].overflow, made.columns[1].style = "fold", "bold"
     results(stream).print(made)
@@ -139,38 +145,22 @@ def words(cell: Any) -> str:
     return "-" if cell is None else f"{cell:.1%}" if isinstance(cell, float) else str(cell)
 
 
-def explained(
-    learner: Learner, batches: Iterable[Batch], most: int, judged: dict[str, float]
-) -> Iterator[Record]:
-    """Yield why each input gets its answer, with the nearest classes and samples."""
-    done = 0
+def write_explanations(
+    stream: TextIO,
+    batches: Iterable[Batch],
+    explain: Callable[[Any], Iterable[Explanation]],
+    *,
+    as_json: bool,
+) -> None:
+    """Write why inputs get their answers, for programs or for people."""
+    console, number = results(stream), 0
     for batch in batches:
-        found = learner.explain_all(batch.inputs, top=most, samples=most, **judged)
-        for i, (value, explanation) in enumerate(zip(batch.inputs, found, strict=True), done + 1):
-            yield {"input": shown_input(value, i)} | explanation.to_dict()
-        done += len(batch)
-
-
-def write_explanations(stream: TextIO, records: Iterable[Record]) -> None:
-    """Write explanations for people."""
-    from klda.inspection.verdict import verdict
-
-    console = results(stream)
-    layout: dict[str, Any] = {"padding": (0, 2), "pad_edge": True}
-    for said in records:
-        classes, label = said["classes"], said["label"]
-        judged = verdict(classes[0]["probability"], said["known"], len(classes))
-        answer = f"{label}, {judged.words}"
-        if judged == "new":
-            answer = f"{judged.words}; the closest class is {label}"
-        console.print(Text(visible(str(said["input"])), style="bold"))
-        console.print(Text(visible(f"  {answer}")), soft_wrap=True)
-        percent = "{:.1%}" if judged.has_probability else "-"
-        near = [(one["label"], percent.format(one["probability"])) for one in classes]
-        console.print(table("nearest classes", "probability", rows=near, **layout))
-        if said["samples"]:
-            alike = [
-                (one["id"], one["label"], f"{one['similarity']:.3f}") for one in said["samples"]
-            ]
-            console.print(table("nearest samples", "class", "similarity", rows=alike, **layout))
-        console.print()
+        for value, why in zip(batch.inputs, explain(batch.inputs), strict=True):
+            number += 1
+            shown = shown_input(value, number)
+            if as_json:
+                write_jsonl(stream, [{"input": shown} | why.to_dict()])
+                continue
+            console.print(Text(visible(str(shown)), style="bold"), soft_wrap=True)
+            lines = (f"  {visible(line)}".rstrip() for line in str(why).splitlines())
+            console.print(Text("\n".join(lines)), end="\n\n", soft_wrap=True)

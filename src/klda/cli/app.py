@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -10,9 +11,27 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from klda.cli import edit, evaluate, export, labels, learn, mcp, predict, serve, show, tune
+from klda.cli import (
+    check,
+    declare,
+    evaluate,
+    export,
+    forget,
+    learn,
+    mcp,
+    merge,
+    models,
+    predict,
+    rename,
+    serve,
+    show,
+    suggest,
+    tune,
+    undo,
+)
 from klda.cli.console import complain, notes_to, say
-from klda.data import BadRowError
+from klda.cli.opening import PARAMETERS
+from klda.data import BadRowError, TableError
 from klda.errors import KldaError, is_lack_of_memory
 
 COMMANDS = "klda.commands"  # entry points of other packages that add commands: name = module:app
@@ -21,7 +40,12 @@ ELSEWHERE = {
     "bench": "The benchmarks are not part of the klda package. To install them, clone klda's "
     "repository and run in the clone: pip install -e bench"
 }
-ALSO = {"input-column": "text-column"}  # other names of options
+OPTIONS = {"input": "--text-column", "label": "--label-column", "encoding": "--encoding"}
+# Options by the names that their values have in Python.
+NAMES = {parameter: option for option, parameter in PARAMETERS.items()} | {"url": "server"}
+_PARAMETER = re.compile(r"^(\w+)=('[^']*'|\([^)]*\)|[^\s:,]+)")  # how errors of Python begin
+# Other names of options.
+ALSO = {"input-column": "text-column", "refused": "reject", "engine": "runtime"}
 
 
 class _PlainHelp:
@@ -37,7 +61,8 @@ class _PlainHelp:
             if param.param_type_name == "argument":
                 param.display_type_rich = lambda ctx: ""  # newer versions of Typer show it
                 shown = param.metavar + ("..." if param.nargs == -1 else "")
-                usage = [shown if param.required else f"[{shown}]"]
+                is_optional = not param.required and not shown.startswith("[")
+                usage = [f"[{shown}]" if is_optional else shown]
                 param.get_usage_pieces = lambda ctx, usage=usage: usage
         return params
 
@@ -75,6 +100,8 @@ def _said(error: Exception) -> str | None:
     """Return what the user is told of an error; None if nobody foresaw it."""
     if isinstance(error, BadRowError):
         return f"{error} To leave such rows out, use --skip-bad."
+    if isinstance(error, TableError) and error.setting:
+        return f"{error} The option for it is {OPTIONS[error.setting]}."
     if isinstance(error, KldaError):
         return str(error)
     if is_lack_of_memory(error):
@@ -86,7 +113,35 @@ def _said(error: Exception) -> str | None:
 
 
 class Command(_PlainHelp, TyperCommand):
-    """One command, of klda or of another package."""
+    """One command, of klda or of another package; its errors name options and what was given."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options; say what was given for one that can't be used."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            for wrong in getattr(error.__cause__, "errors", list)()[:1]:  # of pydantic
+                if wrong["msg"].startswith("Input should"):
+                    error.message = f"{wrong['input']!r}: {wrong['msg'].replace('Input', 'it', 1)}."
+            raise
+
+    def run(self, ctx: Any) -> Any:
+        """Run the command; what its errors say of parameters is not yet in a user's words."""
+        return super().invoke(ctx)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return self.run(ctx)
+        except KldaError as error:
+
+            def option(found: re.Match) -> str:
+                name = NAMES.get(found[1], found[1])
+                given = ctx.params.get(name)
+                return found[0] if given is None else f"--{name.replace('_', '-')} {given}"
+
+            error.args = (_PARAMETER.sub(option, str(error)), *error.args[1:])
+            raise
 
 
 class _Commands(ReportingGroup):
@@ -166,9 +221,9 @@ def klda(
 
 
 for panel, commands in {
-    "Teach": (learn.learn, edit.declare, edit.forget, edit.rename, edit.merge, edit.undo),
+    "Teach": (learn.learn, declare.declare, forget.forget, rename.rename, merge.merge, undo.undo),
     "Ask": (predict.predict, evaluate.evaluate, tune.tune_unknown, serve.serve, mcp.mcp),
-    "Look": (show.show, labels.check, labels.suggest, show.models),
+    "Look": (show.show, check.check, suggest.suggest, models.models),
     "Take along": (export.export,),
 }.items():
     for command in commands:

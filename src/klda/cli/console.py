@@ -22,6 +22,7 @@ from rich.text import Text
 
 from klda.errors import KldaError
 
+WIDEST_FIGURE = 24  # characters, as "91.2 (90.1 to 92.3)"
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but the tab and the line's end
 
 
@@ -43,11 +44,12 @@ def complain(text: str) -> None:
 
 
 def _wrapped(text: str) -> str:
-    """Break lines between words on a terminal; elsewhere a message is one line."""
+    """Break lines between words on a terminal; elsewhere a line is one."""
     if not sys.stderr.isatty():
         return text
     width = shutil.get_terminal_size().columns
-    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+    how: Any = {"break_long_words": False, "break_on_hyphens": False}
+    return "\n".join(textwrap.fill(line, width, **how) for line in text.splitlines())
 
 
 def notes_to(say: Callable[[str], None]) -> None:
@@ -77,27 +79,32 @@ def knowledge(classes: int, samples: int) -> str:
 
 
 def table(
-    *columns: str,
-    rows: Sequence[Iterable[Any]],
-    numbers: Sequence[str] = (),
-    most: int | None = None,
-    all_by: str = "--json",
-    **options: Any,
+    *columns: str, rows: Sequence[Sequence[Any]], most: int | None = None, all_by: str = "--json"
 ) -> RichTable:
-    """Return a table without lines; columns named in `numbers` are aligned to the right.
+    """Return a table without lines, with numbers to the right.
 
     Of more than `most` rows it has the first, and says which option shows all.
     """
-    made = RichTable(box=None, caption_justify="left", **({"pad_edge": False} | options))
+    made = RichTable(box=None, caption_justify="left", pad_edge=False)
     if most is not None and len(rows) > most:
-        made.caption = f"the first {most} of {len(rows):,}; {all_by} has all"
-    for name in columns:
-        made.add_column(name, justify="right" if name in numbers else "left")
+        made.caption = f"{most} of {len(rows):,}; see all with {all_by}"
+    for i, name in enumerate(columns):
+        is_number = are_figures(str(row[i]) for row in rows[:most])
+        made.add_column(
+            name, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold"
+        )
     for row in rows[:most]:  # as texts: a name may look like markup
         made.add_row(
             *(cell if isinstance(cell, Text) else Text(visible(str(cell))) for cell in row)
         )
     return made
+
+
+def are_figures(cells: Iterable[str]) -> bool:
+    """Whether most cells of a column are figures, such as a mean and its spread, not words."""
+    some = [cell for cell in cells if cell not in ("", "-")]
+    figures = (c.lstrip("+-")[:1].isdigit() and len(c) < WIDEST_FIGURE for c in some)
+    return 2 * sum(figures) >= len(some)
 
 
 def print_parts(parts: Iterable[Any]) -> None:
@@ -152,7 +159,7 @@ def interrupts_ignored() -> Iterator[None]:
 
 
 @contextmanager
-def opened(path: Path | None) -> Iterator[TextIO]:
+def open_output(path: Path | None) -> Iterator[TextIO]:
     """Open standard output, or a text file that appears when it is complete."""
     if path is None:
         yield sys.stdout
@@ -165,13 +172,13 @@ def opened(path: Path | None) -> Iterator[TextIO]:
 def replaced(path: Path) -> Iterator[Path]:
     """Yield where to write a file, which appears when it is complete and is then named."""
     if path.is_dir():
-        raise KldaError(f"--output {path} is a folder: name a file.")
+        raise KldaError(f"{path} is a folder: name a file to write.")
     done = "Replaced" if path.exists() else "Wrote"
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         partial.touch()
     except OSError as error:
-        raise KldaError(f"--output {path} can't be written: {error.strerror}.") from error
+        raise KldaError(f"{path} can't be written: {error.strerror}.") from error
     try:
         yield partial
         partial.replace(path)

@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from klda.cli import options, reading
-from klda.cli.answers import write_rows, wrong_rows
+from klda.cli.answers import check_output, write_rows, wrong_rows
 from klda.cli.console import counted, print_json, print_parts, say, table, visible
 from klda.cli.options import option
 from klda.errors import KldaError
@@ -26,15 +26,18 @@ NAMED = 5  # labels that the model does not know
 
 
 def evaluate(
-    context: typer.Context,
     files: Annotated[list[Path], typer.Argument(help="Files with inputs and their true labels.")],
     model: options.Model,
     text_column: options.TextColumn = None,
-    label_column: options.LabelColumn = None,
     header: options.Header = None,
     encoding: options.Encoding = None,
-    ignore_case: options.IgnoreCase = False,
     skip_bad: options.SkipBad = False,
+    label_column: options.LabelColumn = None,
+    ignore_case: options.IgnoreCase = False,
+    device: options.Device = "auto",
+    batch_size: options.BatchSize = None,
+    runtime: options.Runtime = None,
+    precision: options.Precision = None,
     confusion: Annotated[
         Path | None, option("Draw the confusion matrix here (.png, .svg, .pdf).", metavar="FILE")
     ] = None,
@@ -53,10 +56,6 @@ def evaluate(
     all_classes: Annotated[
         bool, option(f"List every class, not only the {SHOWN} worst.", "--all")
     ] = False,
-    device: options.Device = "auto",
-    batch_size: options.BatchSize = None,
-    engine: options.Engine = None,
-    precision: options.Precision = None,
     json: options.Json = False,
 ) -> None:
     """Compare a model's answers with the true labels.
@@ -75,11 +74,15 @@ def evaluate(
     from klda.learner import Learner
     from klda.learner.resume import ResumableLearn, named
 
-    layout = options.layout(text_column, label_column, header, encoding, ignore_case)
+    layout = options.layout(text_column, header, encoding, label_column, ignore_case)
+    where = options.encoder_options(device, batch_size, runtime, precision)
     for name, path in (("--confusion", confusion), ("--reliability", reliability)):
         if path is not None:
             plots.check_file(name, path)
-    learner = Learner.load(model, **options.of(context, options.ENCODER))
+    check_output(errors, "--errors")
+    if errors is not None and reading.STANDARD_INPUT in files:
+        raise KldaError("--errors reads the rows twice: give a file, not standard input.")
+    learner = Learner.load(model, **where)
     known = learner.classes
     tables = reading.open_tables(files, layout, learner.modality, known)
     if learned := ResumableLearn(model, tables).repeated:
@@ -88,12 +91,10 @@ def evaluate(
             f"were not learned, or see klda show {model} --quality."
         )
     start = time.perf_counter()
-    with reading.shown(tables, "Evaluating", labels=True, skip_bad=skip_bad) as rows:
+    with reading.progress_over(tables, "Evaluating", labels=True, skip_bad=skip_bad) as rows:
         batches = ((batch.inputs, batch.labels or []) for batch in rows)
         result = learner.evaluate(batches, progress=rows.done)
     if errors is not None:
-        if reading.STANDARD_INPUT in files:
-            raise KldaError("--errors reads the rows twice: give a file, not standard input.")
         again = reading.batches(tables, "Writing", labels=True, keep=None, skip_bad=skip_bad)
         write_rows(errors, wrong_rows(again, learner))
     seconds = time.perf_counter() - start
@@ -123,16 +124,8 @@ def _parts(
         f"{counted(result.samples, 'sample')}, {seconds:.1f} s)\n"
         f"Probabilities are off by {result.reliability.error:.1%} (expected calibration error)"
     )
-    # Classes that occur only as wrong answers have no recall; they come last.
-    ordered = sorted(result.classes, key=lambda c: (c.samples == 0, c.recall, str(c.label)))
-    numbers = ("samples", "recall", "precision", "F1")
-    rows = [
-        (c.label, f"{c.samples:,}", *map(_percent, (c.recall, c.precision, c.f1))) for c in ordered
-    ]
-    most = None if all_classes else SHOWN
-    yield table("class", *numbers, rows=rows, numbers=numbers, most=most, all_by="--all")
-    if pairs := result.confused(limit=10):
-        yield table("label", "taken for", "samples", rows=pairs, numbers=numbers)
+    for head, rows in result.tables():
+        yield table(*head, rows=rows, most=None if all_classes else SHOWN, all_by="--all")
 
 
 def _never_learned(result: Evaluation, known: Collection[Label], correct: int) -> str:
@@ -153,7 +146,3 @@ def _never_learned(result: Evaluation, known: Collection[Label], correct: int) -
         f"{are} of this model: {', '.join(some)}. "
         f"{counted(wrong, 'sample')} of {result.samples:,} can't be answered right.{without}"
     )
-
-
-def _percent(value: float) -> str:
-    return "-" if value != value else f"{value:.1%}"

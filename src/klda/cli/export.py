@@ -16,10 +16,14 @@ def export(
         Path, option("Write the model here, as ONNX files.", "--onnx", metavar="FOLDER")
     ],
     model: options.Model,
-    refused: Annotated[
-        float,
-        option(f"Fraction of known inputs that may be called unknown ({REFUSED}).", metavar="PART"),
-    ] = REFUSED,
+    reject: Annotated[
+        float | None,
+        option(
+            "Fraction of known inputs that may be called unknown (as **klda tune-unknown** has "
+            f"set, or {REFUSED}).",
+            metavar="FRACTION",
+        ),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Write a model as ONNX, for ONNX Runtime in JavaScript, C#, Java, C++, ...
@@ -33,8 +37,9 @@ def export(
     """
     from klda.learner import Learner
 
-    check_fraction("--refused", refused)
-    written = Learner.load(model).export_onnx(onnx, reject=refused)
+    if reject is not None:
+        check_fraction("--reject", reject)
+    written = Learner.load(model).export_onnx(onnx, reject=reject)
     files = ", ".join(written["files"])
     lines = [f"Wrote {counted(len(written['classes']), 'class')} to {onnx}: {files}."]
     if "model.onnx" not in written["files"]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,24 +12,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from klda.cli import options, reading
-from klda.cli.checking import CheckedChange, check_refusal
 from klda.cli.console import counted, interrupts_ignored, knowledge, report, say
-from klda.cli.opening import check_unused, make_learner, note_similar, open_existing
+from klda.cli.held_out import CheckedChange, check_refusal
+from klda.cli.opening import (
+    check_unused,
+    make_learner,
+    no_model,
+    note_similar,
+    open_existing,
+    tables_for,
+)
 from klda.errors import KldaError
 
 if TYPE_CHECKING:
     from klda.data import Batch, Layout
+    from klda.labels import Label
     from klda.learner import Learner
     from klda.learner.resume import ResumableLearn
 
-SAMPLE = 200  # texts that show their language and length
-MOST_CHARACTERS = 6  # of a token: a text that has more is cut off, in any language
-NEW = (
-    *("foundation", "layers", "classifier", "components", "gamma", "ridge", "seed", "keep"),
-    "no_names",
-)
-LONG = ("checkpoint_every", "resume", "restart", "wait")
-CHECKS = ("check", "refuse_worse")
+SAMPLE = 200  # texts that show their language
+NOT_ON_SERVER = ("model", "cluster", "check", "refuse_worse", "wait")
 
 
 def learn(
@@ -42,13 +43,12 @@ def learn(
             "in quotes ('shards/*.parquet'), or image folders; - is standard input."
         ),
     ],
-    model: options.OptionalModel = None,
     text_column: options.TextColumn = None,
-    label_column: options.LabelColumn = None,
     header: options.Header = None,
     encoding: options.Encoding = None,
-    ignore_case: options.IgnoreCase = False,
     skip_bad: options.SkipBad = False,
+    label_column: options.LabelColumn = None,
+    ignore_case: options.IgnoreCase = False,
     foundation: options.Foundation = None,
     layers: options.Layers = None,
     classifier: options.Classifier = None,
@@ -60,11 +60,12 @@ def learn(
     no_names: options.NoNames = False,
     device: options.Device = "auto",
     batch_size: options.BatchSize = None,
-    engine: options.Engine = None,
+    runtime: options.Runtime = None,
     precision: options.Precision = None,
     checkpoint_every: options.CheckpointEvery = 180.0,
     resume: options.Resume = False,
     restart: options.Restart = False,
+    model: options.OptionalModel = None,
     server: options.Server = None,
     key: options.Key = None,
     cluster: options.Cluster = None,
@@ -111,57 +112,57 @@ def learn(
     from klda.learner.resume import ResumableLearn
     from klda.storage import folder
 
-    layout = options.layout(text_column, label_column, header, encoding, ignore_case)
+    layout = options.layout(text_column, header, encoding, label_column, ignore_case)
     check_refusal(check, refuse_worse)
     if server is not None:
         options.refuse(
-            context, "--server", ("model", "cluster", *CHECKS, *NEW, *options.ENCODER, *LONG)
+            context, "--server", NOT_ON_SERVER, (options.NEW, options.ENCODING, options.LONG)
         )
         _on_service(server, key, files, layout, skip_bad, json)
         return
     if model is None:
-        raise typer.BadParameter("Give a model folder (--model) or a service (--server).")
+        raise no_model(files)
     options.check_cluster(context, "header", "encoding", "ignore_case", "skip_bad", "resume")
     if resume and restart:
         raise typer.BadParameter("--resume continues what --restart discards: give one of them.")
-    # Taken by their names: they go on as they are.
-    wanted, encoder = options.of(context, NEW), options.of(context, options.ENCODER)
+    wanted = options.given_of(context, options.NEW)
+    where = options.encoder_options(device, batch_size, runtime, precision)
     start = time.perf_counter()
     with folder.writer_lock(model, timeout=wait), _progress_kept(model):
-        existing = open_existing(model, foundation, encoder) if folder.exists(model) else None
+        existing = open_existing(model, foundation, where) if folder.exists(model) else None
         before = existing.classes if existing else {}
-        tables = reading.open_tables(files, layout, _modality(existing, foundation), before)
+        tables = tables_for(existing, files, foundation, layout)
         job = ResumableLearn(model, tables, every=checkpoint_every)
         # Repeated after a kill, the command that made the model has its options still.
         if existing and not (resume and job.learned_before):
             check_unused(wanted, model, existing)
         job.open(resume=resume, restart=restart)
         resumed, skipped = job.samples, 0
-        checked = CheckedChange.of(check, layout, existing, refuse_worse)
+        checked = CheckedChange(check, layout, existing, refuse_worse) if check else None
 
-        def opened() -> Learner:
-            return existing or make_learner(
-                wanted, tables[0].modality, encoder, announce=not resumed
-            )
+        def open_learner() -> Learner:
+            return existing or make_learner(wanted, tables[0].modality, where, announce=not resumed)
 
         if job.complete and existing:
             job.tidy()
             say("These files were learned completely: there is nothing to resume.")
-            learner = existing
+            learner, checked = existing, None  # there is nothing to compare
         else:
             _tell_repeated(job)
             if cluster is None:
-                learner, skipped = _learn_here(job, opened, skip_bad)
+                learner, skipped = _learn_here(job, open_learner, skip_bad)
             else:
-                where = encoder | options.given(address=cluster, workers=workers)
-                learner = _learn_on_cluster(job, opened(), where)
+                there = where | options.given(address=cluster, workers=workers)
+                learner = _learn_on_cluster(job, open_learner(), there)
             _check(job, checked, learner)
+            counts = learner.classes  # what was meant is probably the class with more samples
+            _tell_similar(sorted(counts, key=counts.__getitem__, reverse=True), before, model)
             with interrupts_ignored():
                 job.save(learner)
     more: dict[str, Any] = {"resumed_after": resumed, "skipped": skipped}
     more["expected"] = learner.quality().summary()
-    if checked is not None:
-        more["check"] = checked.to_dict()
+    if check is not None:
+        more["check"] = checked and checked.to_dict()
     _report(str(model), before, learner.classes, time.perf_counter() - start, more, json)
     if not json:
         _tell_quality(learner, checked)
@@ -197,29 +198,27 @@ def _tell_repeated(job: ResumableLearn) -> None:
         say(f"Continuing after {job.samples:,} rows.")
 
 
-def _modality(existing: Learner | None, foundation: str | None) -> str | None:
-    """Return what the model takes; None if the files are to tell."""
-    from klda.encoders import modality_of
-
-    if existing:
-        return existing.modality
-    return modality_of(foundation) if foundation else None  # a column of paths may be texts
-
-
 def _learn_here(
-    job: ResumableLearn, opened: Callable[[], Learner], skip_bad: bool
+    job: ResumableLearn, open_learner: Callable[[], Learner], skip_bad: bool
 ) -> tuple[Learner, int]:
     """Learn what is left; return the learner, and the number of rows skipped."""
-    with reading.shown(
+    with reading.progress_over(
         job.tables, "Learning", labels=True, start=job.place, skip_bad=skip_bad
     ) as rows:
         # Before the foundation model is loaded: a bad file shows at once.
         texts, batches = _begun(iter(rows))
-        learner = opened()
-        if learner.modality == "text":
-            _tell_about(texts, learner)
+        learner = open_learner()
+        _tell_language(texts, learner.modality, learner.foundation["name"])
         job.learn(learner, batches, progress=rows.done)
     return learner, rows.skipped
+
+
+def _tell_language(texts: Sequence[Any], modality: str, foundation: str) -> None:
+    from klda.inspection.notes import language_notes
+
+    if modality == "text":
+        for note in language_notes(texts, foundation):
+            say(note)
 
 
 def _begun(batches: Iterator[Batch]) -> tuple[Sequence[Any], Iterator[Batch]]:
@@ -230,28 +229,13 @@ def _begun(batches: Iterator[Batch]) -> tuple[Sequence[Any], Iterator[Batch]]:
     return inputs, itertools.chain(iter(first), batches)
 
 
-def _tell_about(texts: Sequence[str], learner: Learner) -> None:
-    """Say so if the foundation model does not know the language of texts, or cuts them off."""
-    from klda.data.languages import NAMES, language_of
-    from klda.encoders import MODELS
-
-    name = learner.foundation["name"]
-    known = MODELS[name].languages if name in MODELS else ()
-    found = language_of(texts) if known else None
-    if found and found not in known:
-        knows = NAMES[known[0]] if len(known) == 1 else f"{len(known)} other languages"
-        others = [info.name for info in MODELS.values() if found in info.languages][:1]
-        say(
-            f"The texts look {NAMES[found]}, and {name} knows {knows}. Models made with "
-            f"--foundation {' or '.join([*others, 'ngrams'])} may answer better."
-        )
-    tokens = getattr(getattr(learner.encoder, "network", None), "max_length", None) or math.inf
-    long = [text for text in texts if len(text) > MOST_CHARACTERS * tokens]
-    if long:
-        say(
-            f"{name} reads the first {tokens} tokens of a text, about {4 * tokens:,} characters: "
-            f"{len(long):,} of the first {len(texts):,} texts are longer."
-        )
+def _tell_similar(
+    labels: Collection[Label], before: Collection[Label], model: Path | None = None
+) -> None:
+    """Point out new classes that look like others, before they are made."""
+    found = note_similar(labels, before, model)
+    if any(str(one).casefold() == str(other).casefold() for one, other in found.items()):
+        say("With --ignore-case, labels that differ only in case are one class.")
 
 
 def _learn_on_cluster(job: ResumableLearn, learner: Learner, where: dict[str, Any]) -> Learner:
@@ -266,19 +250,29 @@ def _learn_on_cluster(job: ResumableLearn, learner: Learner, where: dict[str, An
 def _on_service(
     url: str, key: str | None, files: list[Path], layout: Layout, skip_bad: bool, json: bool
 ) -> None:
+    from klda.inspection.quality import Quality
     from klda.server.client import Client
 
     start, client = time.perf_counter(), Client(url, key=key)
     before = client.classes
     tables = reading.open_tables(files, layout, client.modality, before)
-    done = 0
-    with reading.shown(tables, "Teaching", labels=True, skip_bad=skip_bad) as rows:
-        for batch in rows:
-            client.learn(batch.inputs, batch.labels or [])
+    known, done = set(before), 0
+    with reading.progress_over(tables, "Teaching", labels=True, skip_bad=skip_bad) as rows:
+        texts, batches = _begun(iter(rows))
+        _tell_language(texts, client.modality, client.info["foundation_model"]["name"])
+        for batch in batches:
+            labels = batch.labels or []
+            _tell_similar(labels, known)
+            client.learn(batch.inputs, labels)
+            known.update(labels)
             done += len(batch)
             rows.done(done)
-    more = {"skipped": rows.skipped}
+    said = client.quality()
+    expected = {name: said[name] for name in ("accuracy", "low", "high", "left_out")}
+    more = {"skipped": rows.skipped, "expected": expected}
     _report(url, before, client.classes, time.perf_counter() - start, more, json)
+    if expected["accuracy"] is not None and not json:
+        say(str(Quality(**expected, classes=[])))
 
 
 @contextmanager
@@ -308,10 +302,9 @@ def _report(
     more: dict[str, Any],
     as_json: bool,
 ) -> None:
-    from klda.data.notes import label_notes
+    from klda.inspection.notes import label_notes
 
     new = [label for label in after if label not in before]
-    note_similar(new, before, model)
     for note in label_notes({label: after[label] for label in new}):
         say(note)
     classes, samples = len(after), sum(after.values())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
@@ -52,7 +53,7 @@ def mcp(
     if new is not None and model is None:
         raise typer.BadParameter("--new goes with --model.")
     require("mcp", "mcp")
-    place: Any = _Folder(model, new) if model is not None else _Service(str(server), key)
+    place: Any = _Folder(model, new) if model is not None else _service(str(server), key)
     make_server(place, read_only=read_only).run("stdio")
 
 
@@ -93,24 +94,14 @@ class _Folder:
             self._learner, self._seen = changed, self._now()
 
 
-class _Service:
-    """A running ``klda serve``."""
+def _service(url: str, key: str | None) -> Any:
+    """Return a running ``klda serve``, which keeps the changes of its client."""
+    from klda.server.client import Client
 
-    def __init__(self, url: str, key: str | None) -> None:
-        from klda.server.client import Client
-
-        self._client = Client(url, key=key)
-        if self._client.modality != "text":
-            raise KldaError(f"The model at {url} takes {self._client.modality}s, not texts.")
-
-    def current(self) -> Any:
-        """Return the client."""
-        return self._client
-
-    @contextmanager
-    def change(self) -> Iterator[Any]:
-        """Yield the client, whose changes are kept by the service."""
-        yield self._client
+    client = Client(url, key=key)
+    if client.modality != "text":
+        raise KldaError(f"The model at {url} takes {client.modality}s, not texts.")
+    return SimpleNamespace(current=lambda: client, change=lambda: nullcontext(client))
 
 
 def make_server(place: Any, *, read_only: bool = False) -> Any:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from klda.cli import options, reading
 from klda.cli.console import interrupts_ignored, say
 from klda.errors import KldaError
 from klda.labels import closest, similar_names
 
 if TYPE_CHECKING:
+    from klda.data import Layout, Table
     from klda.labels import Label
     from klda.learner import Learner
 
@@ -35,6 +36,15 @@ NGRAMS_HINT = (
 )
 
 
+def no_model(files: Sequence[Path]) -> typer.BadParameter:
+    """Return the error that no model was named; one of the files may be it."""
+    from klda.storage import folder
+
+    if found := next(filter(folder.exists, files), None):
+        return typer.BadParameter(f"{found} is a model: name it with --model {found}.")
+    return typer.BadParameter("Give a model folder (--model) or a service (--server).")
+
+
 def make_learner(
     wanted: Mapping[str, Any], modality: str, encoder: Mapping[str, Any], *, announce: bool = True
 ) -> Learner:
@@ -48,25 +58,23 @@ def make_learner(
             "--foundation is needed for images: for instance --foundation dinov2-small."
         )
     name = foundation or (default_text_model() if modality == "text" else "features")
-    if "layers" in wanted and name == "features":
-        raise KldaError("--layers: features come from no foundation model. Leave it out.")
     kind = wanted.get("classifier", "klda")
     if kind not in ("klda", "lda"):
-        raise typer.BadParameter(f"{kind!r} is not one of klda, lda.")
+        raise typer.BadParameter(f"--classifier {kind}: give klda or lda.")
     if announce:
         if foundation is None and name == "ngrams":
             say(NGRAMS_HINT)
         say(f"Making a new model with {name}.")
     more = {option: wanted[option] for option in ("layers", "keep") if option in wanted}
-    learner = Learner(name, names=not wanted.get("no_names"), **encoder, **more)
-    changes = {PARAMETERS[option]: wanted[option] for option in PARAMETERS if option in wanted}
+    changes: dict[str, Any] = {
+        PARAMETERS[option]: wanted[option] for option in PARAMETERS if option in wanted
+    }
     if kind == "lda":
         for option in NOT_FOR_LDA:
             if option in wanted:
                 raise typer.BadParameter(f"--{option} is not for --classifier lda. Leave it out.")
         changes |= {"n_components": None, "rule": "lda"}
-    learner.parameters = replace(learner.parameters, **changes)
-    return learner
+    return Learner(name, names=not wanted.get("no_names"), classifier=changes, **encoder, **more)
 
 
 def check_unused(wanted: Mapping[str, Any], model: Path, learner: Learner) -> None:
@@ -85,7 +93,7 @@ def check_unused(wanted: Mapping[str, Any], model: Path, learner: Learner) -> No
 
 
 @contextmanager
-def changed(
+def saved_change(
     model: Path,
     wait: float,
     encoder: Mapping[str, Any],
@@ -124,18 +132,25 @@ def open_existing(model: Path, foundation: str | None, encoder: Mapping[str, Any
         if foundation == made_with:
             raise
         raise KldaError(
-            f"--foundation {foundation}: the model in {model} was made with {made_with}, which is "
-            "fixed, and this is not the same. Leave it out, or make a new model in another folder."
+            f"--foundation {foundation}: the model in {model} uses {made_with}, which can't be "
+            "changed. Leave the option out, or make a new model in another folder."
         ) from error
 
 
-def note_similar(new: Collection[Label], before: Collection[Label], model: str | Path) -> None:
-    """Point out new classes that look like others, with the command that makes them one."""
-    for one, other in [*similar_names(new, before).items()][:MOST_HINTS]:
-        say(
-            f"{one!r} is a new class. Did you mean {other!r}? Then make them one: "
-            f"klda rename {shlex.quote(str(one))} {shlex.quote(str(other))} --merge --model {model}"
-        )
+def note_similar(
+    labels: Iterable[Label], before: Collection[Label], model: Path | None = None
+) -> dict[Label, Label]:
+    """Point out labels that will be new classes and look like others, and what makes them one."""
+    found = similar_names(labels, before)
+    for one, other in list(found.items())[:MOST_HINTS]:
+        then = "Then make them one on the page of the service."
+        if model is not None:
+            old, new = shlex.quote(str(one)), shlex.quote(str(other))
+            then = f"Then make them one: klda rename {old} {new} --merge --model {model}"
+        say(f"{one!r} is a new class. Did you mean {other!r}? {then}")
+    if len(found) > MOST_HINTS:
+        say(f"{len(found) - MOST_HINTS:,} more new classes look like others.")
+    return found
 
 
 def known_class(name: str, classes: Collection[Label]) -> Label:
@@ -145,6 +160,34 @@ def known_class(name: str, classes: Collection[Label]) -> Label:
     label = as_label(name, classes)
     if label not in classes:
         close = closest(label, classes)
-        meant = f" Did you mean {close!r}?" if close is not None else ""
-        raise KldaError(f"There is no class {label!r} in this model.{meant}")
+        meant = f"Did you mean {close!r}?" if close is not None else "klda show lists its classes."
+        raise KldaError(f"There is no class {label!r} in this model. {meant}")
     return label
+
+
+def tables_for(
+    learner: Learner | None, files: Sequence[Path], foundation: str | None, layout: Layout
+) -> list[Table]:
+    """Open files as a model takes them; without one, as a foundation model does."""
+    from klda.encoders import modality_of
+
+    if learner:
+        return reading.open_tables(files, layout, learner.modality, learner.classes)
+    # A column of paths may be texts.
+    return reading.open_tables(files, layout, modality_of(foundation) if foundation else None)
+
+
+def open_model_and_tables(
+    files: Sequence[Path],
+    model: Path | None,
+    foundation: str | None,
+    layout: Layout,
+    encoder: Mapping[str, Any],
+) -> tuple[Learner, list[Table]]:
+    """Open a model, or make one that knows nothing yet; and the files that it is to read."""
+    learner = None if model is None else open_existing(model, foundation, encoder)
+    tables = tables_for(learner, files, foundation, layout)
+    if learner is None:
+        wanted = options.given(foundation=foundation)
+        learner = make_learner(wanted, tables[0].modality, encoder, announce=False)
+    return learner, tables

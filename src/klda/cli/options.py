@@ -22,20 +22,36 @@ def option(help: str, *names: str, panel: str | None = None, **more: Any) -> Any
 
 
 def given(**options: Any) -> dict[str, Any]:
-    """Return the options that were given: those that are not None."""
-    return {name: value for name, value in options.items() if value is not None}
+    """Return the options that were given: flags that are set, and what is not None."""
+    return {
+        name: value for name, value in options.items() if value is not None and value is not False
+    }
 
 
-def of(context: typer.Context, names: Sequence[str]) -> dict[str, Any]:
-    """Return those of some options of a command that were given, or have a default."""
-    found = {name: context.params[name] for name in names}
-    return given(**{name: value for name, value in found.items() if value is not False})
+def _names(context: typer.Context, panels: Sequence[str]) -> list[str]:
+    """Return the names of the options in some panels of a command's help."""
+    params = context.command.params
+    return [str(one.name) for one in params if getattr(one, "rich_help_panel", None) in panels]
 
 
-def refuse(context: typer.Context, mode: str, names: Sequence[str]) -> None:
-    """Refuse options that were given but have no meaning together with another, the `mode`."""
+def given_of(context: typer.Context, panel: str) -> dict[str, Any]:
+    """Return the options of a panel that were given."""
+    return given(**{name: context.params[name] for name in _names(context, [panel])})
+
+
+def refuse(
+    context: typer.Context, mode: str, names: Sequence[str], panels: Sequence[str] = ()
+) -> None:
+    """Refuse options that were given but have no meaning together with another, the `mode`.
+
+    They are named, or are those of whole panels.
+    """
     source = context.get_parameter_source
-    found = [name for name in names if getattr(source(name), "name", "") == "COMMANDLINE"]
+    found = [
+        name
+        for name in (*names, *_names(context, panels))
+        if getattr(source(name), "name", "") == "COMMANDLINE"
+    ]
     if found:
         words = ", ".join(f"--{name.replace('_', '-')}" for name in found)
         raise typer.BadParameter(f"{words}: not possible with {mode}. Leave it out.")
@@ -53,10 +69,20 @@ Model = Annotated[Path, option("The model folder.", "--model", "-m", metavar="FO
 OptionalModel = Annotated[
     Path | None, option("The model folder.", "--model", "-m", metavar="FOLDER")
 ]
+Output = Annotated[
+    Path | None,
+    option(
+        "Write all of them here, with all columns of the file (csv, tsv, jsonl, parquet, xlsx).",
+        "--output",
+        "-o",
+        metavar="FILE",
+    ),
+]
 Json = Annotated[bool, option("Print one JSON object.", "--json")]
 Wait = Annotated[
     float, option("How long to wait for another writer to finish (0).", min=0, metavar="SECONDS")
 ]
+
 
 # How a file is to be read.
 TextColumn = Annotated[
@@ -70,8 +96,7 @@ TextColumn = Annotated[
     ),
 ]
 LabelColumn = Annotated[
-    str | None,
-    option("Column of labels; found by name or content.", panel=FILE, metavar="NAME"),
+    str | None, option("Column of labels; found by name or content.", panel=FILE, metavar="NAME")
 ]
 Header = Annotated[
     bool | None,
@@ -83,6 +108,12 @@ Encoding = Annotated[
     str | None,
     option("Such as utf-8, utf-16 or windows-1252 (detected).", panel=FILE, metavar="NAME"),
 ]
+SkipBad = Annotated[
+    bool,
+    option(
+        "Leave out rows that can't be used, and write them to a file.", "--skip-bad", panel=FILE
+    ),
+]
 IgnoreCase = Annotated[
     bool,
     option(
@@ -91,38 +122,14 @@ IgnoreCase = Annotated[
         panel=FILE,
     ),
 ]
-SkipBad = Annotated[
-    bool,
-    option(
-        "Leave out rows that can't be used, and write them to a file.", "--skip-bad", panel=FILE
-    ),
-]
-
-
-def layout(
-    text_column: list[str] | None,
-    label_column: str | None = None,
-    header: bool | None = None,
-    encoding: str | None = None,
-    ignore_case: bool = False,
-) -> Layout:
-    """Return what the options say of a file."""
-    if label_column is not None and label_column in (text_column or ()):
-        raise typer.BadParameter(
-            f"--text-column and --label-column both name {label_column!r}: name two columns."
-        )
-    inputs = tuple(text_column or ()) or None
-    return Layout(inputs, label_column, header, encoding, ignore_case)
-
 
 # How inputs are encoded: options of `klda.encoders.load`.
-ENCODER = ("device", "batch_size", "engine", "precision")
 Device = Annotated[str, option("auto (default), cpu, cuda, cuda:1 ...", panel=ENCODING)]
 BatchSize = Annotated[
     int | None,
     option("Inputs in one pass through the foundation model.", panel=ENCODING, min=1, metavar="N"),
 ]
-Engine = Annotated[
+Runtime = Annotated[
     str | None,
     option("What runs a text model: onnx or torch (automatic).", panel=ENCODING, metavar="NAME"),
 ]
@@ -134,6 +141,14 @@ Precision = Annotated[
         metavar="FORMAT",
     ),
 ]
+
+
+def encoder_options(
+    device: str, batch_size: int | None, runtime: str | None, precision: str | None
+) -> dict[str, Any]:
+    """Return the options of `klda.encoders.load` that were given."""
+    return given(device=device, batch_size=batch_size, runtime=runtime, precision=precision)
+
 
 # What a model that does not exist yet is to be.
 Foundation = Annotated[
@@ -160,14 +175,15 @@ Seed = Annotated[
 Keep = Annotated[
     str | None,
     option(
-        "**features** keeps the features of every sample, so that classes and single samples can "
-        "be forgotten exactly.",
+        "**features** keeps the features of every sample, so that classes and single samples "
+        "can be forgotten exactly.",
         panel=NEW,
         metavar="WHAT",
     ),
 ]
 NoNames = Annotated[bool, option("Never use class names as examples.", "--no-names", panel=NEW)]
 
+# How the progress of a long learn is saved and continued.
 CheckpointEvery = Annotated[
     float,
     option("How often to save the progress (180); 0: never.", panel=LONG, min=0, metavar="SECONDS"),
@@ -203,3 +219,19 @@ Workers = Annotated[
         metavar="N",
     ),
 ]
+
+
+def layout(
+    text_column: list[str] | None,
+    header: bool | None,
+    encoding: str | None,
+    label_column: str | None = None,
+    ignore_case: bool = False,
+) -> Layout:
+    """Return what the options say of a file."""
+    inputs = tuple(text_column or ())
+    if label_column is not None and label_column in inputs:
+        raise typer.BadParameter(
+            f"--text-column and --label-column both name {label_column!r}: name two columns."
+        )
+    return Layout(inputs or None, label_column, header, encoding, ignore_case)

@@ -70,10 +70,9 @@ def serve(
     from klda.server.run import serve as run
     from klda.server.settings import ServiceSettings, find_keys
 
-    if new is None and not model.exists():
+    if new is None and not (model.is_dir() and any(model.iterdir())):
         raise KldaError(
-            f"There is no model folder {model}. Start one with: "
-            f"klda serve --model {model} --new minilm"
+            f"There is no model in {model}. Start one with: klda serve --model {model} --new minilm"
         )
     known = find_keys(keys)
     settings = ServiceSettings(

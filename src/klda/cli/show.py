@@ -1,9 +1,7 @@
-"""``klda show`` and ``klda models``."""
+"""``klda show``: what a model is, what it knows and how it came to be."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -64,10 +62,8 @@ def show(
     at = folder or model
     if at is None or (folder and model):
         raise typer.BadParameter("Give one model folder: klda show DIR, or klda show --model DIR.")
-    if confusable or map_file is not None:
-        _show_label_set(at, confusable, map_file, verify, json)
-    elif quality:
-        _show_quality(at, all_classes, verify, json)
+    if confusable or quality or map_file is not None:
+        _look(at, confusable, quality, all_classes, map_file, verify, json)
     else:
         document = load(at, verify=verify).document
         with damage_named(at):
@@ -83,10 +79,10 @@ def show(
 def _summary(model: Path, document: dict[str, Any]) -> RichTable:
     foundation = document["foundation_model"]
     size = sum(file["bytes"] for file in document["files"])
+    saved = document["saved"][:16].replace("T", " ")
     entries = {
         "model": str(model) + (" (compact: predicts, can't learn)" if document["compact"] else ""),
-        "foundation model": f"{foundation['name']}, {foundation['modality']}, "
-        f"{_width(document)} features",
+        "foundation model": f"{foundation['name']}, {foundation['modality']}{_width(document)}",
         "classifier": _classifier(document),
         "knows": knowledge(len(document["classes"]), document["samples"]),
         "expected accuracy": _expected(document.get("quality")),
@@ -94,7 +90,7 @@ def _summary(model: Path, document: dict[str, Any]) -> RichTable:
         "keeps": _kept(document),
         "for undo": _kept_for_undo(document.get("undo")),
         "size": f"{size / 1e6:.1f} MB",
-        "saved": f"{_time(document['saved'])} by klda {document['klda_version']}",
+        "saved": f"{saved} UTC by klda {document['klda_version']}",
     }
     summary = RichTable(box=None, pad_edge=False, show_header=False)
     summary.add_column(style="bold", no_wrap=True)
@@ -124,7 +120,7 @@ def _few(classes: dict[Any, int]) -> str:
     """Name the classes that have fewer samples than they should have."""
     from klda.inspection.label_set import small_classes
 
-    small = [one.label for one in small_classes(classes)]
+    small = [label for label, _ in small_classes(classes)]
     more = f" and {len(small) - 3:,} more" if len(small) > 3 else ""
     return f"{', '.join(map(str, small[:3]))}{more}" if small else ""
 
@@ -137,17 +133,16 @@ def _expected(quality: dict[str, Any] | None) -> str:
     return f"{quality['accuracy']:.0%} ({likely}); by class with --quality"
 
 
-def _time(when: str) -> str:
-    return f"{when[:16].replace('T', ' ')} UTC"
-
-
-def _width(document: dict[str, Any]) -> int:
+def _width(document: dict[str, Any]) -> str:
     engine = document["engine"]
-    return int(engine.get("solution", engine.get("model"))["n_features"])
+    solved = engine.get("solution", engine.get("model"))
+    return f", {solved['n_features']} features" if solved else ""  # unknown if it is new
 
 
 def _kept(document: dict[str, Any]) -> str:
     """Say what the folder holds of single samples; never a text or an image."""
+    if not {"model", "solution"} & document["engine"].keys():
+        return "nothing yet"
     if document["keep"]:
         samples = counted(document["engine"]["model"]["rows"]["samples"], "sample")
         return f"the features of {samples} (--keep features), no text, no image"
@@ -179,18 +174,19 @@ def _classes(document: dict[str, Any], all_classes: bool) -> RichTable:
         names.sort(key=counts.__getitem__)
     rows = [(name, f"{counts[name]:,}") for name in names]
     most = None if all_classes else MOST
-    return table("class", "samples", rows=rows, numbers=("samples",), most=most, all_by="--all")
+    return table("class", "samples", rows=rows, most=most, all_by="--all")
 
 
 def _history(document: dict[str, Any]) -> RichTable:
     rows = []
     for entry in document["history"][::-1]:
-        change = len(entry.get("new_classes", ())) - len(entry.get("dropped_classes", ()))
-        figures = f"{entry['samples']:+,}", f"{change:+,}"
-        number = entry.get("number", "")
-        rows.append((number, _time(entry["when"]), _action(entry), *figures, _source(entry)))
-    columns = ("change", "when", "action", "samples", "classes", "source")
-    return table(*columns, rows=rows, numbers=("change", "samples", "classes"), most=LATEST)
+        classes = len(entry.get("new_classes", ())) - len(entry.get("dropped_classes", ()))
+        figures = (f"{change:+,}" if change else "" for change in (entry["samples"], classes))
+        when = entry["when"][:16].replace("T", " ")
+        number, source = entry.get("number", ""), entry.get("source", "")
+        rows.append((number, when, _action(entry), *figures, source))
+    columns = ("change", "when (UTC)", "action", "samples", "classes", "source")
+    return table(*columns, rows=rows, most=LATEST)
 
 
 def _action(entry: dict[str, Any]) -> str:
@@ -198,125 +194,48 @@ def _action(entry: dict[str, Any]) -> str:
     return entry["action"] + (f" of {undoes}" if undoes else "") + (" (undone)" if by else "")
 
 
-def _source(entry: dict[str, Any]) -> str:
-    return str(entry.get("source") or "")
-
-
-def _show_quality(model: Path, all_classes: bool, verify: bool, as_json: bool) -> None:
-    """Print the expected accuracy, overall and by class."""
-    from klda.learner import Learner
-
-    found = Learner.load(model, verify=verify).quality()
-    if as_json:
-        print_json({"model": str(model)} | found.to_dict())
-        return
-    rows = [
-        (one.label, f"{one.samples:,}", f"{one.accuracy:.0%}", f"{one.low:.0%} to {one.high:.0%}")
-        for one in found.worst
-    ]
-    columns, most = (
-        ("class", "samples", "expected accuracy", "likely"),
-        None if all_classes else MOST,
-    )
-    shown = table(*columns, rows=rows, numbers=columns[1:], most=most, all_by="--all")
-    print_parts([Text(str(found)), *([shown] if rows else [])])
-
-
-def _show_label_set(
-    model: Path, confusable: bool, map_file: Path | None, verify: bool, as_json: bool
+def _look(
+    model: Path,
+    confusable: bool,
+    quality: bool,
+    all_classes: bool,
+    map_file: Path | None,
+    verify: bool,
+    as_json: bool,
 ) -> None:
-    """Print the problems of a model's label set, draw its map, or both."""
+    """Print what is asked for: the expected accuracy, problems of the label set; draw its map."""
     from klda.inspection import label_set, plots
     from klda.learner import Learner
 
     if map_file is not None:
         plots.check_file("--map", map_file, plots.MAP_SUFFIXES)
-    learner = Learner.load(model, verify=verify)
+    learner, parts = Learner.load(model, verify=verify), list[Any]()
     values: dict[str, Any] = {"model": str(model)}
+    most: Any = {"most": None if all_classes else MOST, "all_by": "--all"}
     if map_file is not None:
         plots.draw_map(learner.solution, map_file)
         say(f"Drew the map of {counted(len(learner.classes), 'class')} in {map_file}.")
         values["map"] = str(map_file)
+    if quality:
+        found = learner.quality()
+        values |= found.to_dict()
+        head = ("class", "samples", "expected accuracy", "likely")
+        rows = [
+            (q.label, f"{q.samples:,}", f"{q.accuracy:.0%}", f"{q.low:.0%} to {q.high:.0%}")
+            for q in found.worst
+        ]
+        parts += [Text(str(found)), *([table(*head, rows=rows, **most)] if rows else [])]
     if confusable:
         pairs = label_set.confusable(learner.solution, limit=None)
+        small = label_set.small_classes(learner.classes)
         values["confusable"] = list(map(asdict, pairs))
-        values["small_classes"] = list(map(asdict, label_set.small_classes(learner.classes)))
+        values["small_classes"] = [{"label": label, "samples": n} for label, n in small]
+        close = [(one.first, one.second, f"{one.confusion:.1%}") for one in pairs]
+        confused = table("easily confused", "with", "expected confusion", rows=close, **most)
+        few = table("few samples", "samples", rows=small, **most)
+        parts.append(confused if pairs else "No classes are easily confused.")
+        parts.append(few if small else "No class is too small.")
     if as_json:
         print_json(values)
-    elif confusable:
-        print_parts(_problems(values))
-
-
-def _problems(found: dict[str, Any]) -> Iterator[Any]:
-    """Yield a table of each kind of problem, or a sentence where there is none."""
-    pairs = [(p["first"], p["second"], f"{p['confusion']:.1%}") for p in found["confusable"]]
-    columns = ("easily confused", "with", "expected confusion")
-    confused = table(*columns, rows=pairs, numbers=columns[2:], most=MOST)
-    yield confused if pairs else "No classes are easily confused."
-    small = [(one["label"], one["samples"]) for one in found["small_classes"]]
-    few = table("few samples", "samples", rows=small, numbers=("samples",), most=MOST)
-    yield few if small else "No class is too small."
-
-
-def models(json: options.Json = False) -> None:
-    """List the foundation models that have a name, and which of them are installed.
-
-    A model is here if it can be used offline: its weights and the packages that run it are
-    installed. The lines below the table say how to get the others. Any other model works, too, by
-    its hub name or as a folder. Size is that of the weights, speed is in texts per second on one
-    core, and accuracy is the mean of the paper's four data sets.
-    """
-    from klda.encoders import MODELS
-
-    facts = [_facts(info) for info in MODELS.values()]
-    if json:
-        print_json(facts)
-        return
-    rows, ways, told = [], defaultdict(list), []
-    for info, fact in zip(MODELS.values(), facts, strict=True):
-        here = Text("yes", style="green") if fact["offline"] else Text("no", style="dim")
-        speed, accuracy = fact["speed"], fact["accuracy"]
-        rows.append(
-            (
-                info.name,
-                info.modality,
-                _languages(fact["languages"]) if info.modality == "text" else "-",
-                f"{info.size:,} MB" if info.size else "-",
-                "-" if speed is None else f"{speed:,.0f}",
-                "-" if accuracy is None else f"{accuracy:.1%}",
-                here,
-            )
-        )
-        if info.sources and not fact["offline"]:
-            ways[info.how_to_get].append(info.name)
-        if info.is_here() and fact["missing"]:
-            told.append(Text(f"{info.name} is here, but not {', '.join(fact['missing'])}."))
-    columns = ("name", "takes", "languages", "size", "texts/s", "accuracy", "here")
-    told += [Text(f"To get {', '.join(names)}: {how}") for how, names in ways.items()]
-    print_parts([table(*columns, rows=rows, numbers=columns[3:6]), *told])
-
-
-def _facts(info: Any) -> dict[str, Any]:
-    return {
-        "name": info.name,
-        "modality": info.modality,
-        "hub_id": info.hub_id,
-        "dimension": info.dimension,
-        "parameters": info.n_parameters,
-        "size": info.size,
-        "languages": list(info.languages),
-        "speed": info.speed,
-        "accuracy": info.accuracy,
-        "engine": info.engine(),
-        "offline": info.available_offline(),
-        "missing": info.missing(),
-        "note": info.note,
-    }
-
-
-def _languages(codes: list[str]) -> str:
-    from klda.data.languages import NAMES
-
-    if not codes:
-        return "any"
-    return NAMES.get(codes[0], codes[0]) if len(codes) == 1 else f"{len(codes)}"
+    else:
+        print_parts(parts)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from klda.checks import REFUSED, check_count, check_fraction
+from klda.checks import check_count, check_fraction
 from klda.cluster.connection import connected
 from klda.cluster.pool import Pool, Resources
 from klda.cluster.rows import Part, cut, is_dataset, open_rows
@@ -98,29 +98,33 @@ def learn(
             "learner keeps a ledger (keep='features'), which would have to hold the features of "
             "every row; on a cluster they stay on the workers. Use a learner without a ledger."
         )
-    draft = taught.copy()
-    if not draft.engine.is_new:
-        draft.engine.model  # noqa: B018  raises at once if it can only predict
+    if not taught.engine.is_new:
+        taught.engine.model  # noqa: B018  raises at once if it can only predict
     with connected(address, resources.local_cpus) as ray:
         layout = Layout(input_column, label_column)
         tables = open_rows(ray, data, taught.modality, layout, classes=taught.classes)
-        with _pool(ray, data, taught, options, resources) as pool:
+        source = ", ".join(table.path.name for table in tables)
+        with (
+            _pool(ray, data, taught, options, resources) as pool,
+            taught.changing("learn", source) as draft,
+        ):
             batches: Iterator[Batch] = read(tables, labels=True)
             if draft.engine.is_new:  # the first rows fix the feature map
                 first = next(batches)
-                draft.learn_rows(draft.encode(first.inputs), first.labels or [])
-                draft.engine = Engine(draft.engine.model.empty())
+                draft.add(taught.encode(first.inputs), first.labels or [])
+                draft.engine.model = draft.engine.model.empty()
                 batches = itertools.chain([first], batches)
             empty = draft.engine.model.empty()
             size = empty.map.n_components
             most = rows_per_part or max(FEWEST_PART_ROWS, PART_ROWS_PER_COMPONENT * size)
             parts = _parts(pool, batches, min(most, max(1, size // 2)), most)
-            given = ray.put(packed(draft, Engine(empty), solved=False))
+            given = ray.put(packed(draft, Engine(draft.parameters, empty), solved=False))
             learned = pool.map(parts, "learn", given)
             for _, (arrays, meta) in _shown(learned, "Learning", pool, progress):
                 check_label_kind(draft.engine.model.classes, meta["classes"])
                 draft.engine.merge(Model.unpack(arrays, meta, empty.backend, empty.map))
-    return taught.commit(draft, ", ".join(table.path.name for table in tables))
+            draft.note_learned()
+    return taught
 
 
 def predict(
@@ -130,7 +134,7 @@ def predict(
     *,
     input_column: str | Sequence[str] | None = None,
     columns: Sequence[str] | None = (),
-    reject: float = REFUSED,
+    reject: float | None = None,
     address: str | None = None,
     workers: int | None = None,
     cpus_per_worker: int = 1,
@@ -157,8 +161,9 @@ def predict(
         Column with the inputs; guessed where its name is obvious.
     columns : sequence of str, optional
         Columns to copy, such as an id, instead of the input; None copies all.
-    reject : float
-        Fraction of inputs of known classes that may be called unknown.
+    reject : float, optional
+        Fraction of inputs of known classes that may be called unknown; by default as
+        `Learner.tune_unknown` chose, or 0.05.
     address, workers, cpus_per_worker, gpus_per_worker, retries, progress, **options
         As for `learn`.
 
@@ -169,7 +174,8 @@ def predict(
     """
     resources = Resources(workers, cpus_per_worker, gpus_per_worker, retries)
     parquet = require("pyarrow.parquet", "cluster")
-    check_fraction("reject", reject)
+    if reject is not None:
+        check_fraction("reject", reject)
     folder = Path(output).resolve()
     if folder.exists():
         raise KldaError(f"output={str(output)!r} exists already: name a new folder.")
@@ -181,7 +187,7 @@ def predict(
         given = ray.put(packed(asked, asked.engine, compact=True))
         with _pool(ray, data, asked, options, resources) as pool:
             parts = _parts(pool, read(tables, labels=False, keep=columns), *PREDICTIONS_PER_FILE)
-            answered = pool.map(parts, "predict", given, float(reject))
+            answered = pool.map(parts, "predict", given, reject)
             for part, table in _shown(answered, "Predicting", pool, progress):
                 parquet.write_table(table, partial / f"part-{part.first_row:012d}.parquet")
     return folder

@@ -13,20 +13,22 @@ from threadpoolctl import threadpool_limits
 
 from klda.cluster.connection import ClusterError
 from klda.data import Batch
-from klda.encoders import Encoder
 from klda.engine.engine import Engine
 from klda.errors import KldaError, require
-from klda.learner import Learner
+from klda.inspection.refusal import Refusal
+from klda.learner.answerer import Answerer
 from klda.learner.inputs import InputEncoder
+from klda.learner.state import State
 from klda.storage.stored import parameters as stored_parameters
 
 Packed = tuple[dict[str, np.ndarray], dict[str, Any]]
-Given = tuple[dict[str, Any], dict[str, np.ndarray], dict[str, Any]]  # with parameters
+Given = tuple[dict[str, Any], Refusal | None, dict[str, np.ndarray], dict[str, Any]]
 
 
-def packed(learner: Learner, engine: Engine, **what: bool) -> Given:
-    """Return an engine, with the parameters of a learner, as workers are given it."""
-    return learner.parameters.stored(), *engine.pack(learner.parameters, **what)
+def packed(learner: Answerer | State, engine: Engine, **what: bool) -> Given:
+    """Return an engine, with what is set in a learner, as workers are given it."""
+    set_values = learner.parameters.stored(), learner.refusal
+    return *set_values, *engine.pack(**what)
 
 
 class Worker:
@@ -41,11 +43,12 @@ class Worker:
         self._foundation, self._options, self._threads = foundation, options, threads
 
     @cached_property
-    def _encoder(self) -> Encoder:
+    def _inputs(self) -> InputEncoder:
         """The foundation model, opened for the first part."""
         name = self._foundation["name"]
         try:
-            encoder = InputEncoder.of_stored(self._foundation, self._options, None).encoder
+            inputs = InputEncoder.of_stored(self._foundation, self._options, None)
+            inputs.encoder  # noqa: B018  opened here, or else an error says why not
         except KldaError as error:
             raise ClusterError(
                 f"The foundation model {name!r} can't be used on the machine "
@@ -55,34 +58,35 @@ class Worker:
         threadpool_limits(self._threads)
         if torch := sys.modules.get("torch"):  # an encoder that runs on it has imported it
             torch.set_num_threads(self._threads)
-        return encoder
+        return inputs
 
-    def _learner(self, packed: Given) -> Learner:
-        stored, arrays, meta = packed
+    def _opened(self, packed: Given) -> Answerer:
+        stored, refusal, arrays, meta = packed
         parameters = stored_parameters(stored | {"device": self._options["device"]})
-        learner = Learner(self._encoder, classifier=parameters)
-        learner.engine = Engine.unpack(arrays, meta, parameters)
-        return learner
+        engine = Engine.unpack(arrays, meta, parameters)
+        return Answerer(self._inputs, State(engine=engine, refusal=refusal))
 
     def learn(self, packed: Given, first_row: int, *batches: Batch) -> Packed:
         """Learn a part into an empty model, and return it packed, without its map."""
-        learner = self._learner(packed)
-        learner.learn_batches((_visible(batch.inputs), batch.labels) for batch in batches)
-        return learner.engine.model.pack(with_map=False)
+        opened = self._opened(packed)
+        for batch in batches:
+            rows = opened.encode(_visible(batch.inputs))
+            opened.engine.add(rows, batch.labels or [])
+        return opened.engine.model.pack(with_map=False)
 
-    def predict(self, packed: Given, reject: float, first_row: int, *batches: Batch) -> Any:
+    def predict(self, packed: Given, reject: float | None, first_row: int, *batches: Batch) -> Any:
         """Return an Arrow table with one prediction per row, beside other columns of the rows."""
         arrow = require("pyarrow", "cluster")
-        learner, row, tables = self._learner(packed), first_row, []
+        opened, row, tables = self._opened(packed), first_row, []
         for batch in batches:
-            rows = learner.encode(_visible(batch.inputs))
-            answers = learner.answer_rows(rows, top=1, reject=reject)
+            rows = opened.encode(_visible(batch.inputs))
+            answers = opened.answer_rows(rows, top=1, reject=reject)
             best = [answer.top[0] for answer in answers]
             cells: dict[str, Any] = {"row": np.arange(row + 1, row + len(best) + 1)}
             if batch.cells is not None:
                 cells |= {name: list(map(_plain, column)) for name, column in batch.cells.items()}
-            elif learner.modality != "features":
-                cells[learner.modality] = [_shown(value) for value in batch.inputs]
+            elif opened.modality != "features":
+                cells[opened.modality] = [_shown(value) for value in batch.inputs]
             said = {
                 "label": [label for label, _ in best],
                 "probability": np.array([probability for _, probability in best], np.float64),

@@ -9,20 +9,14 @@ the modalities of the foundation models:
 - ``image``: a folder with one folder per class, a folder of images, an ``.npz`` with ``images``, or
   a table with a column of paths;
 - ``features``: ``.npy``, ``.npz`` and parquet with rows computed elsewhere.
+
+Readers of `formats` yield the `Contents` of files, of which a `Table` makes checked batches.
 """
 
-from klda.data.batch import (
-    BATCH_ROWS,
-    GUESSED,
-    START,
-    BadRow,
-    BadRowError,
-    Batch,
-    Layout,
-    Position,
-    TableError,
-)
+from klda.data.batch import GUESSED, START, BadRow, Batch, Layout, Position
 from klda.data.cells import as_label
+from klda.data.chunks import BATCH_ROWS
+from klda.data.damage import BadRowError, TableError
 from klda.data.files import identity
 from klda.data.formats import open_bytes, open_table, open_tables, read
 from klda.data.table import Table

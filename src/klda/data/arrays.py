@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from klda.checks import Modality
-from klda.data.batch import Block, Contents, TableError, damage_named, rows_at_once
+from klda.data.batch import Block, Contents
+from klda.data.chunks import rows_at_once
+from klda.data.damage import TableError, damage_named
 from klda.data.table import Table
 
 

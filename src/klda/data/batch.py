@@ -2,32 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from klda.checks import Modality
-from klda.errors import KldaError
 from klda.labels import Label
-
-T = TypeVar("T")
-
-# Rows that are read, encoded and learned at once.
-BATCH_ROWS: dict[Modality, int] = {"text": 2048, "image": 256, "features": 8192}
-# A batch of long rows has fewer of them: 8,192 rows of 2,048 numbers fill it.
-BATCH_BYTES = 1 << 26
-# What columns and headers are guessed from: so many rows, or characters.
-HEAD_ROWS = 200
-HEAD_SIZE = 1 << 20
-
-
-class TableError(KldaError):
-    """A file that can't be read as rows; the message names the file, the place and the fix."""
-
-
-class BadRowError(TableError):
-    """A row that can't be used; those around it can."""
 
 
 class Layout(NamedTuple):
@@ -50,6 +30,16 @@ class Layout(NamedTuple):
 GUESSED = Layout()
 
 
+def nested(cells: Mapping[str, Any], name: str) -> Any:
+    """Return the cell of a name; ``ticket.subject`` may be one of an object in another cell."""
+    if name in cells:
+        return cells[name]
+    for dot in re.finditer(r"\.", name):
+        if isinstance(found := cells.get(name[: dot.start()]), dict):
+            return nested(found, name[dot.end() :])
+    return None
+
+
 @dataclass(frozen=True)
 class Block:
     """Consecutive rows as they are in a file."""
@@ -65,6 +55,12 @@ class Block:
     def row(self, i: int) -> dict[str, Any]:
         """Return the cells of a row."""
         return {name: column[i] for name, column in self.columns.items()}
+
+    def column(self, name: str) -> Any:
+        """Return the cells of a column; ``ticket.subject`` may be in the objects of another."""
+        if name in self.columns:
+            return self.columns[name]
+        return [nested(self.row(i), name) for i in range(len(self))]
 
     def rest(self, rows: int) -> Block:
         """Return the block without its first rows."""
@@ -86,7 +82,7 @@ class Contents:
     head: Callable[[Sequence[str]], Mapping[str, Sequence[Any]]] = lambda names: {}
     features: Sequence[str] = ()  # the columns that look like features
     header: bool | None = None  # whether the first row names the columns; None where others do
-    labels_hint: str = "Give a file with a column of labels beside it."  # where there are none
+    labels_hint: str = "Add a column of labels."  # where there are none
 
 
 class Position(NamedTuple):
@@ -122,51 +118,3 @@ class BadRow(NamedTuple):
     place: str  # as "line 7"
     problem: str
     cells: Mapping[str, Any]
-
-
-@contextmanager
-def damage_named(where: Callable[[], object]) -> Iterator[None]:
-    """Turn what a damaged file raises while it is read into an error that says where.
-
-    Our own errors say it already, and a lack of memory is not the file's fault.
-    """
-    try:
-        yield
-    except (KldaError, MemoryError):
-        raise
-    except Exception as error:  # libraries raise almost anything
-        if isinstance(error, OSError) and error.errno is not None:
-            raise TableError(f"{where()}: {error.strerror}") from error
-        reason = f"{type(error).__name__}: {error}".rstrip(": .")
-        raise TableError(
-            f"{where()}: the file is damaged, cut short, or not what its name says ({reason})."
-        ) from error
-
-
-def gathered(items: Iterable[tuple[T, int]], rows: int, most: int) -> Iterator[list[T]]:
-    """Gather items, given with their sizes, into lists of so many; large ones into shorter lists.
-
-    A list ends with the item that takes it to the size `most`.
-    """
-    part: list[T] = []
-    total = 0
-    for item, size in items:
-        part.append(item)
-        total += size
-        if len(part) == rows or total >= most:
-            yield part
-            part, total = [], 0
-    if part:
-        yield part
-
-
-def first_of(items: Iterator[T], size: Callable[[T], int]) -> list[T]:
-    """Take the first of some items: enough to guess from."""
-    return next(gathered(((item, size(item)) for item in items), HEAD_ROWS, HEAD_SIZE), [])
-
-
-def rows_at_once(rows: int, row_bytes: int) -> int:
-    """Return how many rows, of so many bytes each, one batch takes; a row must fit in it."""
-    if row_bytes > BATCH_BYTES:
-        raise ValueError(f"a row of {row_bytes:,} bytes, more than {BATCH_BYTES:,}")
-    return min(rows, BATCH_BYTES // max(1, row_bytes))

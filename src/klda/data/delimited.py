@@ -7,14 +7,18 @@ import csv
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from klda.data.batch import Contents, Layout, TableError, first_of
-from klda.data.columns import INPUTS, guess, is_title
+from klda.data.batch import Contents, Layout
+from klda.data.chunks import first_of
+from klda.data.columns import INPUTS, count_titles, guess
+from klda.data.damage import TableError
 from klda.data.lines import LONGEST_ROW, TextFile, too_long
 from klda.data.records import Row, contents_of_cells
 
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical bar"}
+_OR = "comma, semicolon, tab or vertical bar"
 Line = tuple[int, str]
 
 
@@ -31,18 +35,20 @@ def read_delimited(file: TextFile, layout: Layout, delimiter: str | None = None)
         del head[0]
     delimiter = delimiter or find_delimiter([line for _, line in head])
     start = "".join(line for _, line in head)
-    style: dict[str, Any] = {
-        "delimiter": delimiter,
-        "skipinitialspace": f'{delimiter} "' in start,
-    }
+    style: dict[str, Any] = {"delimiter": delimiter, "skipinitialspace": f'{delimiter} "' in start}
     if '\\"' in start and '""' not in start:  # as databases write quotes in quotes
         style |= {"escapechar": "\\", "doublequote": False}
+    elif start.count(f"'{delimiter}'") >= len(head) / 2:
+        style["quotechar"] = "'"
+    elif delimiter == "\t" and _quotes_are_text([line for _, line in head]):
+        style["quoting"] = csv.QUOTE_NONE
     hint = (
         f" If a text contains a {DELIMITERS.get(delimiter, delimiter)}, put it in quotes: "
         f'"Hello{delimiter} you"{delimiter}greeting.'
     )
     rows = _rows(itertools.chain(head, lines), style, file.name)
-    return contents_of_cells(rows, layout, file.name, lambda: file.fraction, hint)
+    contents = contents_of_cells(rows, layout, file.name, lambda: file.fraction, hint)
+    return replace(contents, labels_hint=f"Add a column of labels, after a {_OR}.")
 
 
 def find_delimiter(lines: Sequence[str]) -> str:
@@ -50,12 +56,12 @@ def find_delimiter(lines: Sequence[str]) -> str:
 
     def score(delimiter: str) -> tuple[bool, float, int]:
         rows = _divided(lines, delimiter)
-        if len(rows) > 1 and is_title(*rows[:2]):
-            del rows[0]
-        widths = Counter(map(len, rows))
+        widths = Counter(map(len, rows[count_titles(rows) :]))
         usual, count = max(widths.items(), key=lambda item: item[1], default=(1, 1))
         first = next(iter(widths), 1)
-        return usual > 1 and first == usual, count / max(1, widths.total()), usual
+        # Where rows end with a delimiter, a header without it has one cell less.
+        alike = usual > 1 and (first == usual or 1 < first == usual - 1)
+        return alike, count / max(1, widths.total()), usual
 
     return max(DELIMITERS, key=score)
 
@@ -65,6 +71,19 @@ def _divided(lines: Iterable[str], delimiter: str) -> list[list[str]]:
     with contextlib.suppress(csv.Error):
         rows.extend(cells for cells in csv.reader(lines, delimiter=delimiter) if any(cells))
     return rows
+
+
+def _quotes_are_text(lines: Sequence[str]) -> bool:
+    """Whether quotes between tabs are characters like others: read as quotes, they break rows."""
+    rows = [line.strip("\r\n").split("\t") for line in lines if line.strip()]
+    if len(set(map(len, rows))) != 1:
+        return False
+    in_quotes = sum(cell[:1] == cell[-1:] == '"' for row in rows for cell in row)
+    try:
+        list(csv.reader(lines, delimiter="\t", strict=True))
+    except csv.Error:
+        return in_quotes < len(rows) / 2
+    return False
 
 
 def looks_delimited(lines: Sequence[str]) -> bool:

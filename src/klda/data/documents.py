@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from klda.data.batch import Contents, TableError
+from klda.data.batch import Contents
+from klda.data.columns import LABELS, TEXTS, guess
+from klda.data.damage import TableError
 from klda.data.lines import LONGEST_ROW, TextFile, too_long
 from klda.data.records import Row, contents_of
 from klda.errors import require
@@ -15,7 +18,9 @@ from klda.errors import require
 FASTTEXT = "__label__"
 CHUNK = 1 << 16  # characters
 _EXPECTED = 'one JSON object per row, such as {"text": "...", "label": "..."}.'
+_LIST = re.compile(r'"([^"\\]+)"\s*:\s*(?=\[\s*\{)')  # "tickets": [{...
 _BETWEEN = re.compile(r"[\s,]*")
+log = logging.getLogger("klda.data")
 _ENTITY = re.compile(r"\[([^\]]+)\](\([^)]*\)|\{[^}]*\})")  # [Paris](city), [Paris]{"entity": ...}
 
 
@@ -39,9 +44,29 @@ def read_fasttext(file: TextFile) -> Contents:
     return contents_of(rows(), lambda: file.fraction)
 
 
-def read_json(file: TextFile, is_array: bool) -> Contents:
-    """Read objects, one per line or all in one array."""
-    return contents_of(_array(file) if is_array else _objects(file), lambda: file.fraction)
+def read_json(file: TextFile, *, lines: bool) -> Contents:
+    """Read objects: one per line, or all in one array, which may be in another object."""
+    head = file.head
+    if head.lstrip().startswith("["):
+        rows = _array(file)
+    elif lines or _are_lines(head):
+        rows = _objects(file)
+    elif found := _LIST.search(head):
+        log.info("%s: reads the list %r.", file.name, found[1])
+        file.read(found.end())
+        rows = _array(file)
+    else:
+        rows = _one_object(file)
+    return contents_of(rows, lambda: file.fraction)
+
+
+def _are_lines(head: str) -> bool:
+    """Whether the first line is an object of its own, with others below it."""
+    first, _, rest = head.strip().partition("\n")
+    try:
+        return isinstance(json.loads(first), dict) and bool(rest)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _objects(file: TextFile) -> Iterator[Row]:
@@ -52,6 +77,27 @@ def _objects(file: TextFile) -> Iterator[Row]:
             except (ValueError, RecursionError) as error:  # also a number of 5,000 digits
                 cells = error
             yield _row(number, cells, len(line))
+
+
+def _one_object(file: TextFile) -> Iterator[Row]:
+    """Yield the rows of a table that is one object: its rows, or its columns, as pandas writes."""
+    text = file.read(LONGEST_ROW)
+    if len(text) == LONGEST_ROW:
+        raise TableError(f"{file.name}: {too_long('row')}")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        found = error
+    inner = list(found.values()) if isinstance(found, dict) else []
+    alike = all(isinstance(one, dict) and one.keys() & inner[0].keys() for one in inner)
+    if len(inner) < 2 or not alike:
+        yield _row(0, found, len(text))
+    elif guess(list(found), (*TEXTS, *LABELS)) is None:
+        for row in inner:
+            yield _row(0, row, len(row))
+    else:
+        for key in inner[0]:
+            yield _row(0, {name: cells.get(key) for name, cells in found.items()}, len(found))
 
 
 def _array(file: TextFile) -> Iterator[Row]:
@@ -86,7 +132,7 @@ def _row(line: int, cells: Any, size: int) -> Row:
         cells = (
             f"broken row: not JSON ({reason}). Give one object per line, or an array of objects."
         )
-    elif not isinstance(cells, dict):
+    elif not isinstance(cells, dict) or all(isinstance(cell, list) for cell in cells.values()):
         cells = f"broken row: expected {_EXPECTED}"
     return Row(line, cells, size)
 

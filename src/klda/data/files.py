@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from klda.data.batch import TableError
+from klda.data.damage import TableError
 
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -52,6 +52,8 @@ def _data_files(folder: Path, suffixes: Collection[str]) -> list[Path]:
     if not folder.is_dir():
         return []
     entries = sorted(entry for entry in folder.iterdir() if not is_hidden(entry))
+    if not entries:
+        raise TableError(f"{folder} is an empty folder: name a file, or a folder with files in it.")
     files = [entry for entry in entries if suffix_of(entry) in suffixes and entry.is_file()]
     if any(entry.is_dir() for entry in entries) and files and not images_in(folder):
         raise TableError(

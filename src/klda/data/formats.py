@@ -9,21 +9,15 @@ import io
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from klda.checks import Modality
 from klda.data.arrays import npz_modalities, read_npy, read_npz
-from klda.data.batch import (
-    GUESSED,
-    START,
-    Batch,
-    Contents,
-    Layout,
-    Position,
-    TableError,
-    damage_named,
-)
+from klda.data.batch import GUESSED, START, Batch, Contents, Layout, Position
+from klda.data.chunks import HEAD_ROWS
+from klda.data.damage import TableError, damage_named
 from klda.data.delimited import looks_delimited, read_delimited
 from klda.data.documents import FASTTEXT, read_fasttext, read_json, read_lines, read_rasa
 from klda.data.files import find_files, suffix_of
@@ -44,18 +38,29 @@ class Format(NamedTuple):
     modalities: tuple[Modality, ...] | Callable[[Path], tuple[Modality, ...]] = ("text", "image")
 
 
+# By their first bytes.
+NO_TABLES = {
+    b"\xd0\xcf\x11\xe0": "a workbook of an old Excel: save it as .xlsx",
+    b"%PDF": "a PDF: copy its texts into a table",
+    b"\x89PNG": "an image: give a folder with one folder of images per class",
+    b"\xff\xd8\xff": "an image: give a folder with one folder of images per class",
+}
+
+
 @contextmanager
-def read_any(table: Table) -> Iterator[Contents]:
+def read_any(table: Table, suffix: str = "") -> Iterator[Contents]:
     """Read a table of cells: the kind of file that its first bytes show, or else its suffix."""
     with ByteFile(table.open() if table.open else table.path, str(table.path)) as file:
-        head, suffix = file.head, suffix_of(table.path)
+        head, suffix = file.head, suffix or suffix_of(table.path)
         if head.startswith(b"PAR1"):
             with read_parquet(table, file.seekable()) as found:
                 yield found
         elif head.startswith(b"PK\x03\x04"):
             yield read_workbook(file, table.layout)
-        elif head.startswith(b"\xd0\xcf\x11\xe0"):
-            raise TableError(f"{table.path} is a workbook of an old Excel: save it as .xlsx.")
+        elif other := next(
+            (said for start, said in NO_TABLES.items() if head.startswith(start)), ""
+        ):
+            raise TableError(f"{table.path} is {other}.")
         else:
             yield _read_text(TextFile(file, table.layout.encoding), suffix, table.layout)
 
@@ -64,17 +69,18 @@ def _read_text(file: TextFile, suffix: str, layout: Layout) -> Contents:
     start = file.head.lstrip()
     if start[:6].casefold() in ("<html>", "<html ", "<!doct", "<table", "<?xml "):
         raise TableError(
-            f"{file.name} is a web page: open it in a spreadsheet, and save it as .xlsx or .csv."
+            f"{file.name} is a web page or XML: open it in a spreadsheet, and save it as .xlsx or "
+            ".csv."
         )
     if suffix in (".csv", ".tsv"):  # whatever they begin with
         return read_delimited(file, layout, "\t" if suffix == ".tsv" else None)
     if suffix == ".yml":
         return read_rasa(file)
     if suffix in (".json", ".jsonl") or start[:1] in ("{", "["):
-        return read_json(file, is_array=start[:1] == "[")
+        return read_json(file, lines=suffix == ".jsonl")
     if FASTTEXT in start.partition("\n")[0]:
         return read_fasttext(file)
-    lines = start.splitlines(keepends=True)
+    lines = start.splitlines(keepends=True)[:HEAD_ROWS]
     if suffix == ".txt" and not looks_delimited(lines[:-1] or lines):  # the last may be cut off
         return read_lines(file)
     return read_delimited(file, layout)
@@ -112,16 +118,8 @@ def open_table(
 ) -> Table:
     """Find out what a file, or a folder of images, holds, without reading its rows.
 
-    Parameters
-    ----------
-    path : str or Path
-        The file or folder.
-    modality : {"text", "image", "features"}, optional
-        What its rows are, where the kind of file doesn't tell; a mismatch is an error.
-    layout : Layout
-        What can't be guessed: columns, header, encoding.
-    classes : collection of label
-        Classes of the model that the rows are for.
+    `modality` is what its rows are, where the kind of file doesn't tell; a mismatch is an error.
+    The `layout` says what can't be guessed; `classes` are those of the model the rows are for.
     """
     path = Path(path)
     if not path.exists():
@@ -163,18 +161,21 @@ def open_bytes(
     content: bytes | BinaryIO,
     *,
     name: str,
+    suffix: str = "",
     layout: Layout = GUESSED,
     classes: Collection[Label] = (),
 ) -> Table:
     """Open a table of texts that was sent, pasted or piped; errors call it `name`.
 
-    Its kind is that of its first bytes, or else the suffix of the name. A stream can be read once.
+    Its kind is that of its first bytes, or else of the suffix, by default that of the name. A
+    stream can be read once.
     """
 
     def opened() -> Any:
         return io.BytesIO(content) if isinstance(content, bytes) else content
 
-    return Table(Path(name), "text", read_any, layout, frozenset(classes), opened)
+    read = partial(read_any, suffix=suffix)
+    return Table(Path(name), "text", read, layout, frozenset(classes), opened)
 
 
 def read(

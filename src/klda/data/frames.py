@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from klda.checks import Modality
-from klda.data.batch import GUESSED, HEAD_ROWS, Block, Contents, Layout, TableError
+from klda.data.batch import GUESSED, Block, Contents, Layout
+from klda.data.chunks import HEAD_ROWS
 from klda.data.columns import FEATURES
+from klda.data.damage import TableError
 from klda.data.table import Table
 from klda.errors import KldaError, require
 from klda.labels import Label
@@ -63,6 +65,11 @@ def _of_frame(frame: Any) -> tuple[Frames, Any]:
         frame = narwhals().from_native(frame, eager_only=True)
     except (TypeError, ValueError) as error:  # also a name that two columns have
         raise KldaError(f"inputs, a {type(frame).__name__}, can't be read: {error}") from error
+    if strange := [name for name in frame.columns if not isinstance(name, str)]:
+        raise KldaError(
+            f"inputs has a column called {strange[0]!r}, which is no text: name the columns, as in "
+            "inputs.columns = ['text', 'label']."
+        )
 
     def frames(columns: list[str] | None, rows: int) -> Iterator[tuple[Any, float]]:
         chosen = frame if columns is None else frame.select(columns)

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from klda.data.batch import Block, Contents, TableError
+from klda.data.batch import Block, Contents
+from klda.data.damage import TableError
 from klda.data.files import IMAGE_SUFFIXES, images_in, is_hidden
 from klda.data.table import Table
 

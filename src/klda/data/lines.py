@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import logging
@@ -11,13 +12,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from klda.data.batch import TableError, damage_named
+from klda.data.damage import TableError, damage_named
 
 # Characters of a line, and of a row, which may have several lines: no text needs more, and a
 # compressed file of a few kilobytes may hold a line that fills the memory.
 LONGEST_ROW = 1 << 24
-HEAD_BYTES = 4096  # that show what a file is
+HEAD_BYTES = 1 << 16  # that show what a file is
 WINDOWS = "Windows-1252"
+MARK = "\ufeff"  # of the byte order, before the first line of a file
 log = logging.getLogger("klda.data")
 _ESCAPED = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8
 _OTHER_SCRIPT = re.compile(rb"[\x80-\xff]{4}")  # western languages have fewer in a row
@@ -31,14 +33,16 @@ class ByteFile:
 
     def __init__(self, source: Path | BinaryIO, name: str) -> None:
         self.name = name
-        raw: Any = source.open("rb") if isinstance(source, Path) else source
+        raw: Any = source.open("rb", HEAD_BYTES) if isinstance(source, Path) else source
         if not hasattr(raw, "peek"):
-            raw = io.BufferedReader(raw)
+            raw = io.BufferedReader(raw, HEAD_BYTES)
         self._raw = raw
         self._size = raw.seek(0, os.SEEK_END) if raw.seekable() else 0
         if self._size:
             raw.seek(0)
-        self.file: Any = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
+        self.file = raw
+        if raw.peek(2)[:2] == b"\x1f\x8b":
+            self.file = io.BufferedReader(gzip.GzipFile(fileobj=raw), HEAD_BYTES)
 
     def __enter__(self) -> ByteFile:
         return self
@@ -96,11 +100,13 @@ class TextFile:
         return self._file.head.decode(self.encoding, errors="ignore")
 
     def _found(self, head: bytes) -> str:
-        if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+            return "utf-32"
+        if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             return "utf-16"
         even, odd = head[::2].count(0), head[1::2].count(0)
-        if max(even, odd) > len(head) / 8 and not min(even, odd):
-            return "utf-16-be" if even else "utf-16-le"
+        if max(even, odd) > max(len(head) / 16, 4 * min(even, odd)):
+            return "utf-16-be" if even > odd else "utf-16-le"
         if even + odd <= len(head) / 8:
             return "utf-8-sig"
         raise TableError(
@@ -114,7 +120,7 @@ class TextFile:
                 number += 1
                 if len(line) >= LONGEST_ROW:
                     raise TableError(f"{self.name}, line {number}: {too_long('line')}")
-                yield number, line
+                yield number, line.removeprefix(MARK)  # also where files were joined
 
     def read(self, characters: int) -> str:
         """Return the next characters; none at the end."""
@@ -126,7 +132,8 @@ class TextFile:
         except UnicodeError as error:
             raise TableError(
                 f"{self._where(line)}: not {self.encoding} ({error}). Name another encoding, or "
-                "save the file as UTF-8."
+                "save the file as UTF-8.",
+                "encoding",
             ) from error
         return self._decoded(text, line) if self._guesses and not text.isascii() else text
 
@@ -152,7 +159,8 @@ class TextFile:
         if not decoded or _OTHER_SCRIPT.search(raw):
             raise TableError(
                 f"{self._where(line)}: neither UTF-8 nor {WINDOWS}. Name its encoding (such as "
-                "windows-1251, shift_jis or gb18030), or save it as UTF-8."
+                "windows-1251, shift_jis or gb18030), or save it as UTF-8.",
+                "encoding",
             )
         if self.encoding != WINDOWS:
             log.info("%s: not UTF-8; read as %s.", self._where(line), WINDOWS)

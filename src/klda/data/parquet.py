@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from klda.checks import Modality
-from klda.data.batch import BATCH_BYTES, Contents, TableError, gathered, rows_at_once
+from klda.data.batch import Contents
+from klda.data.chunks import BATCH_BYTES, gathered, rows_at_once
 from klda.data.columns import TEXTS
+from klda.data.damage import TableError
 from klda.data.frames import contents_of_frames, feature_columns, narwhals, schema_of
 from klda.data.table import Table
 from klda.errors import require

@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from klda.data.batch import BATCH_BYTES, Block, Contents, Layout, first_of, gathered
-from klda.data.columns import has_header, is_title, unique_names
+from klda.data.batch import Block, Contents, Layout, nested
+from klda.data.chunks import BATCH_BYTES, first_of, gathered
+from klda.data.columns import count_titles, has_header, unique_names
 
+DEEPEST = 5  # objects in objects whose cells have names
+FILL = " Fill in the cells that are missing; put a text with line breaks in quotes."
 log = logging.getLogger("klda.data")
 
 
@@ -27,20 +30,30 @@ def contents_of(records: Iterable[Row], fraction: Callable[[], float]) -> Conten
     rows = iter(records)
     first = first_of(rows, lambda row: row.size)
     good = [row.cells for row in first if isinstance(row.cells, Mapping)]
-    names = list(dict.fromkeys(name for cells in good for name in cells))
+    own = list(dict.fromkeys(name for cells in good for name in cells))
+    names = list(dict.fromkeys(name for cells in good for name in _names(cells)))
 
     def blocks(columns: Sequence[str] | None, most: int) -> Iterator[Block]:
         chosen = ((_chosen(row, columns), row.size) for row in itertools.chain(first, rows))
         for part in gathered(chosen, most, BATCH_BYTES):
-            yield _block(part, columns or names, fraction(), all_cells=columns is None)
+            yield _block(part, columns or own, fraction(), all_cells=columns is None)
 
-    return Contents(names, blocks, lambda some: {n: [row.get(n) for row in good] for n in some})
+    return Contents(names, blocks, lambda some: {n: [nested(row, n) for row in good] for n in some})
+
+
+def _names(cells: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
+    """Yield the names of cells; of those in objects, as ``ticket.subject``."""
+    for name, cell in cells.items():
+        if isinstance(cell, dict) and cell and depth < DEEPEST:
+            yield from (f"{name}.{inner}" for inner in _names(cell, depth + 1))
+        else:
+            yield name
 
 
 def _chosen(row: Row, columns: Sequence[str] | None) -> tuple[int, Any]:
     if columns is None or isinstance(row.cells, str):
         return row.line, row.cells
-    return row.line, {name: row.cells.get(name) for name in columns}
+    return row.line, {name: nested(row.cells, name) for name in columns}
 
 
 def _block(
@@ -60,12 +73,13 @@ def contents_of_cells(
     """Return a table of rows whose cells the first row names, or numbers where it is no header.
 
     Rows of another length are broken; the `hint` says how that happens. A header that comes again,
-    as in files that were joined, is passed over.
+    as in files that were joined, is skipped.
     """
     left = iter(rows)
     head = first_of(left, lambda row: row.size)
-    while len(head) > 1 and is_title(head[0].cells, head[1].cells):
-        log.info("%s: passes over line %d, %r.", where, head[0].line, head.pop(0).cells[0])
+    for _ in range(count_titles([row.cells for row in head])):
+        title = head.pop(0)
+        log.info("%s: skips line %d, %r.", where, title.line, title.cells[0])
     good = [row.cells for row in head if isinstance(row.cells, list)]
     header = layout.header
     if header is None and good:
@@ -73,20 +87,32 @@ def contents_of_cells(
         if not header:
             log.info("%s: found no header; the first line counts as a row.", where)
     first = good[0] if good else []
-    names = unique_names(first) if header else [str(i + 1) for i in range(len(first))]
+    names = _column_names(good) if header else [str(i + 1) for i in range(len(first))]
 
     def named() -> Iterator[Row]:
         for row in itertools.chain(head, left):
             cells = row.cells
-            while isinstance(cells, list) and len(cells) > len(names) and not cells[-1].strip():
+            if isinstance(cells, str):
+                yield row
+                continue
+            while len(cells) > len(names) and not cells[-1].strip():
                 cells.pop()
-            if isinstance(cells, str) or (header and cells == first):
-                yield from [row] if isinstance(cells, str) else []
-            elif len(cells) == len(names):
+            if header and cells == first:
+                continue
+            if len(cells) == len(names):
                 yield Row(row.line, dict(zip(names, cells, strict=True)), row.size)
             else:
                 has = f"{len(cells)} column{'' if len(cells) == 1 else 's'}"
-                broken = f"broken row: it has {has}, but the first line has {len(names)}.{hint}"
-                yield row._replace(cells=broken)
+                broken = f"broken row: it has {has}, but the first line has {len(names)}."
+                fix = hint if len(cells) > len(names) else FILL
+                yield row._replace(cells=broken + fix)
 
     return replace(contents_of(named(), fraction), header=header)
+
+
+def _column_names(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the names of columns, given in the first of some rows."""
+    names = unique_names(rows[0])
+    if {len(cells) for cells in rows[1:] if cells[-1].strip()} == {len(names) + 1}:
+        return ["row", *names]  # R numbers the rows without a name for that
+    return names

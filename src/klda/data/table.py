@@ -13,23 +13,13 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from klda.checks import Modality, finite_rows
-from klda.data.batch import (
-    BATCH_ROWS,
-    GUESSED,
-    BadRow,
-    BadRowError,
-    Batch,
-    Block,
-    Contents,
-    Layout,
-    Position,
-    TableError,
-    damage_named,
-)
+from klda.data.batch import GUESSED, BadRow, Batch, Block, Contents, Layout, Position
 from klda.data.cells import input_in_cell, joined, label_in_cell
-from klda.data.columns import choose, described
+from klda.data.chunks import BATCH_ROWS
+from klda.data.columns import choose, described, listed
+from klda.data.damage import BadRowError, TableError, damage_named
 from klda.errors import KldaError
-from klda.labels import Label
+from klda.labels import CaseFolder, Label
 
 NOT_FINITE = (
     "a feature is not finite in float32 (NaN, infinite or too large). Leave such rows out, or "
@@ -69,7 +59,10 @@ class Table:
         used are errors, unless a function takes the `bad` ones.
         """
         seen = 0
-        where = lambda: f"{self.path}, after row {seen}" if seen else self.path  # noqa: E731
+
+        def where() -> str:
+            return f"{self.path}, after row {seen}" if seen else str(self.path)
+
         with damage_named(where), self.read(self) as contents:
             layout = self._chosen(contents, labels)
             # All of a row that can't be used is handed over.
@@ -102,13 +95,10 @@ class Table:
         inputs = self._inputs(block, layout, problems)
         labels = None
         if layout.label is not None:
-            as_own_label = partial(
-                label_in_cell,
-                classes=self.classes,
-                typed=self.typed,
-                ignore_case=self.layout.ignore_case,
-            )
-            labels = _each(as_own_label, block.columns[layout.label], problems)
+            as_own_label = partial(label_in_cell, classes=self.classes, typed=self.typed)
+            labels = _each(as_own_label, block.column(layout.label), problems)
+            if self.layout.ignore_case:
+                labels = list(map(CaseFolder(self.classes), labels))
         for i in sorted(problems):
             line = block.lines[i] if block.lines else 0
             place = f"line {line}" if line else f"row {before + i + 1}"
@@ -128,7 +118,7 @@ class Table:
         return Batch(inputs, labels, block.fraction, end, cells, layout, numbers)
 
     def _inputs(self, block: Block, layout: Layout, problems: dict[int, str]) -> Any:
-        columns = [block.columns[name] for name in layout.inputs]
+        columns = [block.column(name) for name in layout.inputs]
         if self.modality == "features":
             rows = np.column_stack(columns)
             if rows.dtype.kind not in "fiub":
@@ -141,7 +131,11 @@ class Table:
         if isinstance(values, np.ndarray):  # images
             return values
         as_input = partial(input_in_cell, modality=self.modality, folder=self.path.parent)
-        return _each(as_input, values, problems)
+        inputs = _each(as_input, values, problems)
+        changed = (a is not b and a is not None for a, b in zip(inputs, values, strict=True))
+        if self.modality == "text" and any(changed):
+            log.info("%s: has HTML, which is read without its tags.", self.path)
+        return inputs
 
 
 def _wanted(
@@ -155,7 +149,7 @@ def _wanted(
     for name in keep:
         if name not in contents.names:
             raise TableError(
-                f"There is no column {name!r} to keep; there are: {', '.join(contents.names)}."
+                f"There is no column {name!r} to keep; there are: {listed(contents.names)}."
             )
     label = () if layout.label is None else (layout.label,)
     return list(dict.fromkeys((*layout.inputs, *label, *keep)))

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
-from klda.data.batch import gathered
+from klda.data.chunks import gathered
 from klda.errors import KldaError, require
 
 Rows = Iterable[Mapping[str, Any]]  # cells by the names of their columns, the same in all rows
@@ -21,7 +21,7 @@ _NOT_IN_SHEETS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 
 def write_csv(stream: TextIO, rows: Rows, delimiter: str = ",") -> None:
-    """Write comma-separated values; numbers that are not whole with six decimals."""
+    """Write comma-separated values."""
     writer: Any = None
     for row in rows:
         if writer is None:
@@ -44,8 +44,6 @@ def _text(cell: Any) -> str:
         return ""
     if isinstance(cell, bool):
         return str(cell).lower()
-    if isinstance(cell, float):
-        return f"{cell:.6f}"
     return json.dumps(cell, ensure_ascii=False) if isinstance(cell, list | dict) else str(cell)
 
 

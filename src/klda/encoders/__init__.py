@@ -5,26 +5,31 @@
 >>> encoder.encode(["where is my card?"]).shape
 (1, 384)
 
-An encoder is any object with the attributes and methods of :class:`Encoder`; a `fingerprint`
-identifies its features. :func:`load` makes one:
+An encoder has the members of :class:`Encoder`; a `fingerprint` identifies its features. The
+modules:
 
-- of a name, a folder or a hub name: `named_models` is the table of names, `sources` says where
-  models come from, and `model_files` what their folders hold. `text` and `images` turn inputs into
-  batches for a network, which `onnx_bert`, `pretrained` (transformers) or `multilingual` (NumPy)
-  runs as `options` says;
-- of a function, or an object of another library (`wrapped`), or the URL of a server (`endpoint`);
-- without a foundation model: `ngrams`, and `precomputed` for rows computed elsewhere.
+- `loading`: :func:`load`, from a name, a folder, a URL or an object to an encoder;
+- `encoder`: what an encoder is, its fingerprint, and ``"features"`` for rows computed elsewhere;
+- `named_models`: the table of names; `sources`: where models come from, the hub or a Python
+  package; `model_files`: what their folders hold; `runtime`: how a network runs;
+- `networks`: the encoders that turn inputs into batches for a network, and what a network is.
+  `images` reads images for them;
+- the networks: `onnx_bert` (ONNX Runtime, with graphs written by `onnx_graph`), `pretrained`
+  (transformers) and `multilingual` (NumPy);
+- `wrapped`: functions and objects of other libraries; `endpoint`: models behind a server;
+- `ngrams`: texts without a foundation model;
+- `vectorizer`: an encoder in pipelines of scikit-learn.
 
-`vectorizer` is an encoder in pipelines of scikit-learn, `bandwidth` the kernel's for its features.
+To add a model, register a `ModelInfo` in the entry-point group ``klda.models``. Its `network` is a
+class with the members of `networks.TextNetwork` or `networks.ImageNetwork`.
 """
 
 from __future__ import annotations
 
-from klda.encoders.encoder import Encoder, same_features
-from klda.encoders.endpoint import EndpointError, is_url
-from klda.encoders.loading import default_text_model, load, modality_of, reopen
+from klda.encoders.encoder import Encoder, PrecomputedFeatures, same_features
+from klda.encoders.endpoint import EndpointError
+from klda.encoders.loading import default_text_model, is_url, load, modality_of, reopen
 from klda.encoders.named_models import MODELS, ModelInfo
-from klda.encoders.precomputed import PrecomputedFeatures
 from klda.encoders.sources import OfflineModelError
 
 __all__ = [

@@ -1,17 +1,16 @@
-"""What an encoder is, what identifies its features, and what encoders with a network share."""
+"""What an encoder is, what identifies its features, and the one of features computed elsewhere."""
 
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from importlib import resources
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from klda.checks import Modality, first_not_finite
-from klda.encoders.model_files import ModelFiles
-from klda.encoders.options import Layers, Options
+from klda.engine.feature_map import GAMMA_SCALE, median_squared_distance
 from klda.errors import KldaError
 from klda.progress import Show, progress_bar
 
@@ -23,62 +22,39 @@ _IDENTITY = ("modality", "revision", "pooling", "layers", "dimension", "prompt")
 class Encoder(Protocol):
     """A frozen foundation model: inputs in, one float32 feature row per input out.
 
-    An encoder never changes after it is created, so several threads may call ``encode``.
+    An encoder never changes after it is created, so several threads may call ``encode``. It may
+    have more members:
+
+    - ``max_length``: the number of tokens after which a text is cut off;
+    - ``gamma_scale``: what `gamma_for` divides by the median squared distance between texts.
     """
 
-    @property
-    def name(self) -> str:
-        """Name that the model was requested by."""
-
-    @property
-    def modality(self) -> Modality:
-        """Kind of inputs: ``"text"``, ``"image"`` or ``"features"``."""
-
-    @property
-    def dimension(self) -> int:
-        """Length of a feature row (0 for precomputed features of any length)."""
+    name: str
+    """Name that the model was requested by."""
+    modality: Modality
+    """Kind of inputs: ``"text"``, ``"image"`` or ``"features"``."""
+    dimension: int
+    """Length of a feature row (0 for precomputed features of any length)."""
 
     def encode(self, inputs: Any, *, progress: Show = False) -> np.ndarray:
-        """Turn inputs into features.
+        """Return one row per input, in the given order; an error names the input at fault.
 
-        Parameters
-        ----------
-        inputs : sequence
-            The texts, images or feature rows.
-        progress : bool or callable, default=False
-            Show a progress bar if standard error is a terminal; or a function that is called with
-            the number of inputs encoded so far.
-
-        Returns
-        -------
-        ndarray of shape (n, dimension), float32
-            One row per input, in the given order.
-
-        Raises
-        ------
-        KldaError
-            If an input is of the wrong kind or can't be read; the message says which.
+        `progress` shows a bar if standard error is a terminal, or is a function that is called with
+        the number of inputs encoded so far.
         """
 
     def fingerprint(self) -> dict[str, Any]:
-        """Describe the features in JSON-serializable values.
+        """Describe the features in JSON-serializable values, which :func:`same_features` compares.
 
-        Returns
-        -------
-        dict
-            Name, modality, source, revision (digest of the weights), pooling, layers and
-            dimension, and where there are such, the prompt and a probe of the features; compared
-            by :func:`same_features`.
+        These are the name, modality, source, revision (digest of the weights), pooling, layers and
+        dimension, and where there are such, the prompt and a probe of the features.
         """
 
 
 def same_features(first: dict[str, Any], second: dict[str, Any]) -> bool:
-    """Check whether two fingerprints describe the same features.
+    """Check whether two fingerprints, which may come from JSON, describe the same features.
 
-    Modality, weights, pooling, layers, dimension and prompt decide. The name, the folder or package
-    that holds the files, the device and the numeric precision do not.
-
-    A fingerprint may have been read back from JSON.
+    Where the files are, the device and the numeric precision do not count.
     """
     same = all(json.dumps(first.get(key)) == json.dumps(second.get(key)) for key in _IDENTITY)
     if not same or "probe" not in first or "probe" not in second:
@@ -87,16 +63,7 @@ def same_features(first: dict[str, Any], second: dict[str, Any]) -> bool:
     return float(np.linalg.norm(np.subtract(first["probe"], second["probe"]))) < 0.2
 
 
-def probe(row: np.ndarray) -> list[float]:
-    """Return a part of the row of a fixed text, for fingerprints of features known by name alone.
-
-    A name says little about what a function or a server computes, or computes by now.
-    """
-    part = row[:16].astype(np.float64)
-    return np.round(part / max(float(np.linalg.norm(part)), 1e-12), 4).tolist()
-
-
-def describe(encoder: Any, **about: Any) -> dict[str, Any]:
+def describe(encoder: Encoder, **about: Any) -> dict[str, Any]:
     """Return a fingerprint: what an encoder without weights or layers has, then `about`."""
     return {
         "name": encoder.name,
@@ -130,55 +97,50 @@ def gather(
     return features
 
 
-class Network(Protocol):
-    """What runs a foundation model.
+class PrecomputedFeatures(Encoder):
+    """The encoder ``"features"``: checks rows that were computed elsewhere, and returns them."""
 
-    That of a text model has ``tokenize(texts)`` and ``rows(tokens)``, and `max_tokens`, the most in
-    a batch; that of an image model ``pixels(image)`` and ``rows(pixels)``.
-    """
+    name = "features"
+    modality: Modality = "features"
+    dimension = 0  # any: the classifier requires the length of its first batch
 
-    dimension: int  # length of a row
-    precision: str  # number format of the weights, as "float32"
-    engine: str  # the library that runs it
-    layers: Layers  # counted from 0
-    pooling: str  # how token or pixel features become one row
-    batch_size: int  # most inputs in one forward pass
-
-
-class NetworkEncoder:
-    """An encoder that runs a network, which is made of a model's files."""
-
-    modality: Modality
-
-    def __init__(
-        self,
-        files: ModelFiles,
-        options: Options,
-        network: Callable[[ModelFiles, Options], Network],
-    ) -> None:
-        self.name = files.name
-        self.files = files
-        self.network: Any = network(files, options)
-        self.dimension = self.network.dimension
-        self.precision = self.network.precision
-        self.engine = self.network.engine
-        # A network uses all cores by itself, so calls from several threads take turns.
-        self.lock = threading.Lock()
-        self._made_of = (files, options, network)
+    def encode(self, inputs: Any, *, progress: Show = False) -> np.ndarray:
+        """Return feature rows, a 2-D array of finite numbers, as float32."""
+        try:
+            rows = np.asarray(inputs)
+            # Checked before the conversion, which would turn "1.5" into a number.
+            if rows.dtype.kind not in "fiub":
+                raise TypeError(f"got values of type {rows.dtype}")
+        except (TypeError, ValueError) as error:
+            raise KldaError(
+                f"inputs must be a 2-D array of numbers, one feature row per sample: {error}."
+            ) from error
+        if rows.ndim != 2 or rows.shape[1] == 0:
+            raise KldaError(
+                f"inputs must be a 2-D array, one feature row per sample; got shape {rows.shape}. "
+                "For a single row x, give x[None, :]."
+            )
+        broken = first_not_finite(rows)
+        if broken is not None:
+            raise KldaError(
+                f"inputs[{broken}] is not finite in float32 (NaN, infinite or too large): "
+                "remove or repair such rows."
+            )
+        return np.ascontiguousarray(rows, dtype=np.float32)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Describe the features; see :meth:`Encoder.fingerprint`."""
-        layers = self.network.layers
-        return describe(
-            self,
-            source=self.files.source,
-            revision=self.files.revision,
-            pooling=self.network.pooling,
-            layers=layers if layers == "last" else list(layers),
-        )
+        """Describe the features, which are the same for all that klda can tell."""
+        return describe(self)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), self._made_of  # opened again, from the same files
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> NetworkEncoder:
-        return self
+def gamma_for(encoder: Encoder) -> float:
+    """Return the kernel's ``gamma`` for the features of a text encoder.
+
+    Taken from the first batch, it would depend on that batch: a file learned at once and class by
+    class would get different kernels, and models trained separately could not be merged. The
+    distance between unrelated sentences belongs to the encoder, so it is measured on fixed ones.
+    """
+    texts = resources.files(__package__).joinpath("probe_texts.txt").read_text("utf-8").splitlines()
+    scale = getattr(encoder, "gamma_scale", GAMMA_SCALE)
+    # Rounded, so that another machine or half precision gives the same value.
+    return float(f"{scale / median_squared_distance(encoder.encode(texts)):.2g}")

@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 import difflib
-import operator
 import os
 import pkgutil
 from pathlib import Path
-from typing import Any, Literal, get_args
-
-import numpy as np
+from typing import Any, get_args
 
 from klda.checks import Modality
-from klda.encoders.encoder import Encoder
-from klda.encoders.endpoint import endpoint_encoder, is_url
-from klda.encoders.images import ImageEncoder
+from klda.encoders.encoder import Encoder, PrecomputedFeatures
+from klda.encoders.endpoint import endpoint_encoder
 from klda.encoders.model_files import OTHER_MODULES, ModelFiles
 from klda.encoders.named_models import MODELS
+from klda.encoders.networks import ImageEncoder, TextEncoder
 from klda.encoders.ngrams import NgramEncoder
 from klda.encoders.onnx_bert import OnnxBert, is_bert
-from klda.encoders.options import Engine, Layers, Options, Precision, can_run_onnx, is_installed
-from klda.encoders.precomputed import PrecomputedFeatures
 from klda.encoders.pretrained import (
     PretrainedImageNetwork,
     PretrainedTextNetwork,
     sentence_transformers_encoder,
 )
+from klda.encoders.runtime import Precision, RunOptions, Runtime, can_run_onnx, is_installed
 from klda.encoders.sources import Hub, OfflineModelError
-from klda.encoders.text import TextEncoder
 from klda.encoders.wrapped import OWN, wrap
 from klda.errors import KldaError
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
+_MEMBERS = ("name", "modality", "dimension", "encode", "fingerprint")  # of any encoder
 
 
 def load(
@@ -44,7 +40,7 @@ def load(
     trust_remote_code: bool = False,
     modality: Modality | None = None,
     precision: Precision = "auto",
-    engine: Engine = "auto",
+    runtime: Runtime = "auto",
     revision: str | None = None,
     prompt: str | None = None,
     model: str | None = None,
@@ -81,7 +77,7 @@ def load(
         Number format of the weights; ``"auto"`` is half precision on a GPU. ``"bfloat16"`` is
         twice as fast on CPUs that compute in it, but forgetting is then less exact: rows differ
         a little from batch to batch.
-    engine : {"auto", "onnx", "torch"}, default="auto"
+    runtime : {"auto", "onnx", "torch"}, default="auto"
         What runs a text model. ``"auto"`` is ONNX Runtime for BERT-like models on a CPU and torch
         for all others. The features are the same, up to rounding.
     revision : str, optional
@@ -89,14 +85,9 @@ def load(
     prompt : str, optional
         Put before each text, as ``"query: "``; by default what the model's authors put there.
     model : str, optional
-        Which model of a server.
+        Which model of a server; the URL can also end with it, as in ``"...:11434/v1#nomic"``.
     name : str, optional
         What identifies the features of a function or object; by default its own name.
-
-    Returns
-    -------
-    Encoder
-        With ``encode``, ``name``, ``modality``, ``dimension`` and ``fingerprint``.
 
     Raises
     ------
@@ -105,54 +96,54 @@ def load(
     KldaError
         If a parameter is invalid or the model is damaged.
     """
-    if isinstance(name_or_path, Encoder):
+    if all(hasattr(name_or_path, member) for member in _MEMBERS):
         return name_or_path
-    layers = _parse_layers(layers)
-    if modality is not None and modality not in get_args(Modality):
+    if modality not in (None, *get_args(Modality)):
         raise KldaError(f'modality={modality!r} is not valid: give "text", "image" or "features".')
-    if not isinstance(name_or_path, str | os.PathLike):
-        _check_no_layers(layers, name_or_path)
-        return wrap(name_or_path, name)
-    asked = os.fspath(name_or_path)
+    if model is not None and not is_url(name_or_path):
+        raise KldaError(f"model={model!r}: {name_or_path!r} is not a server's URL. Leave it out.")
+    asked = os.fspath(name_or_path) if isinstance(name_or_path, str | os.PathLike) else None
+    options = RunOptions(device, layers, batch_size, precision, runtime, trust_remote_code, prompt)
+    if asked is None:
+        return wrap(name_or_path, name, options)
     if is_url(asked):
-        _check_no_layers(layers, asked)
-        return endpoint_encoder(asked, model, batch_size, prompt or "")
-    if model is not None:
-        raise KldaError(f"model={model!r}: {asked!r} is not a server's URL. Leave it out.")
-    known = MODELS.get(asked)
-    if known is not None and modality not in (None, known.modality):
-        raise KldaError(f"modality={modality!r}: the model {asked!r} encodes {known.modality}s.")
-    if modality == "features" or (asked == "features" and modality is None):
-        return PrecomputedFeatures()
-    if known is not None:
-        layers = known.default_layers if layers == "auto" else layers
-        prompt = known.prompt if prompt is None else prompt
-    layers = "last" if layers == "auto" else layers
-    options = Options(device, layers, batch_size, precision, engine, trust_remote_code, prompt)
-    if asked == NgramEncoder.name:
-        options.require_last_layer(asked)
-        return NgramEncoder(revision)
-    return _with_network(asked, options, modality, revision)
+        return endpoint_encoder(asked, model, options)
+    return _named(asked, options, modality, revision)
 
 
-def _with_network(
-    name: str, options: Options, modality: Modality | None, revision: str | None
+def _named(
+    name: str, options: RunOptions, modality: Modality | None, revision: str | None
 ) -> Encoder:
-    """Load a model whose network runs here."""
-    known, own_network = MODELS.get(name), None
+    """Load a model by its name or folder."""
+    known = MODELS.get(name)
     if known is not None:
-        known.check_runs(options)
-        own_network = pkgutil.resolve_name(known.network) if known.network else None
+        if modality not in (None, known.modality):
+            raise KldaError(f"modality={modality!r}: the model {name!r} encodes {known.modality}s.")
+        options = known.complete(options)
+    elif (modality or name) == "features":
+        options.require_last_layer(name)
+        return PrecomputedFeatures()
+    if name == NgramEncoder.name:
+        options.require_last_layer(name)
+        return NgramEncoder(revision)
     files = _locate(name, revision)
-    if (modality or _modality(files)) == "image":
-        return ImageEncoder(files, options, own_network or PretrainedImageNetwork)
-    if own_network is not None:
-        return TextEncoder(files, options, own_network)
-    if options.choose_engine(name, is_bert(files)) == "onnx":
-        return TextEncoder(files, options, OnnxBert)
-    if files.recipe.pooling == OTHER_MODULES:
+    is_image = (modality or _modality(files)) == "image"
+    if known is not None and known.network:
+        network = pkgutil.resolve_name(known.network)
+    elif is_image:
+        network = PretrainedImageNetwork
+    elif options.choose_runtime(name, is_bert(files)) == "onnx":
+        network = OnnxBert
+    elif files.recipe.pooling == OTHER_MODULES:
         return sentence_transformers_encoder(files, options)
-    return TextEncoder(files, options, PretrainedTextNetwork)
+    else:
+        network = PretrainedTextNetwork
+    return (ImageEncoder if is_image else TextEncoder)(files, options, network)
+
+
+def is_url(model: Any) -> bool:
+    """Check whether a foundation model is given by the URL of a server."""
+    return isinstance(model, str) and model.startswith(("http://", "https://"))
 
 
 def reopen(fingerprint: dict[str, Any], model: Any = None, **options: Any) -> Encoder:
@@ -184,31 +175,6 @@ def modality_of(name_or_path: str | os.PathLike[str]) -> Modality:
 def default_text_model() -> str:
     """Return the best model for texts that the installed packages can run."""
     return "minilm" if can_run_onnx() or is_installed("transformers") else NgramEncoder.name
-
-
-def _parse_layers(layers: Any) -> Layers | Literal["auto"]:
-    """Return a ``layers`` setting in one form; negative numbers are kept."""
-    if isinstance(layers, str) and layers in ("last", "auto"):
-        return layers  # type: ignore[return-value]
-    try:
-        if isinstance(layers, str):
-            numbers = tuple(int(part) for part in layers.split(","))
-        else:
-            numbers = tuple(operator.index(part) for part in np.atleast_1d(layers))
-    except (TypeError, ValueError):
-        numbers = ()
-    if not numbers:
-        raise KldaError(
-            f'layers={layers!r} is not valid: give "last", "auto", or layer numbers such as '
-            '(4, 5, 6), "4,5,6" or (-3, -2, -1).'
-        )
-    return numbers
-
-
-def _check_no_layers(layers: Any, model: Any) -> None:
-    """Raise if layers are asked of a model that is not run here."""
-    if layers not in ("last", "auto"):
-        Options(layers=layers).require_last_layer(f"{model!r:.80}")
 
 
 def _locate(name: str, revision: str | None = None) -> ModelFiles:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -40,10 +39,6 @@ class Recipe:
     lowercase: bool = False
     prompt: str = ""  # that the model's authors put before each text
 
-    def cleaned(self, texts: Sequence[str]) -> list[str]:
-        """Return texts as the tokenizer gets them."""
-        return [text.strip().lower() if self.lowercase else text.strip() for text in texts]
-
 
 @dataclass(frozen=True)
 class ModelFiles:
@@ -53,25 +48,33 @@ class ModelFiles:
     source: str  # hub name or folder: what to request to get the files again
     folder: Path
     weights: tuple[Path, ...]
+    sha256: str = ""  # of the weights, where it is known
 
     @classmethod
-    def at(cls, path: Path, name: str, source: str = "") -> ModelFiles:
+    def at(cls, path: Path, name: str, source: str = "", sha256: str = "") -> ModelFiles:
         """Describe a file of weights, or a folder as ``save_pretrained`` writes it."""
         source = source or name
         if path.is_file():
-            return cls(name, source, path.parent, (path,))
+            return cls(name, source, path.parent, (path,), sha256)
         weights = find_weights(path)
         if not weights:
             raise KldaError(
                 f"The folder {path} holds no complete model: it needs a config.json and all parts "
                 "of model.safetensors or pytorch_model.bin. Download it again."
             )
-        return cls(name, source, path, tuple(weights))
+        return cls(name, source, path, tuple(weights), sha256)
 
     @cached_property
     def revision(self) -> str:
         """Digest of the weights: the same wherever the files are."""
-        digests = [_known_sha256(path) or sha256(path) for path in self.weights]
+        if self.sha256:
+            return f"sha256:{self.sha256}"
+        digests = []
+        for path in self.weights:
+            # The hub's cache names a large file by its SHA-256, which saves reading 14 GB.
+            target = path.resolve()
+            known = target.parent.name == "blobs" and _SHA256.fullmatch(target.name)
+            digests.append(target.name if known else sha256(path))
         if len(digests) == 1:
             return f"sha256:{digests[0]}"
         return f"sha256:{hashlib.sha256(' '.join(digests).encode()).hexdigest()}"
@@ -141,13 +144,6 @@ def sha256(path: Path) -> str:
     """Return the SHA-256 of a file's content as hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _known_sha256(path: Path) -> str | None:
-    # The hub's cache names a large file by its SHA-256, which saves reading 14 GB.
-    target = path.resolve()
-    named = target.parent.name == "blobs" and _SHA256.fullmatch(target.name)
-    return target.name if named else None
 
 
 def is_settings(path: Path) -> bool:

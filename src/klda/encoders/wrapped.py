@@ -1,4 +1,4 @@
-"""Encoders that users bring: functions, and objects of other libraries."""
+"""Encoders that users bring: functions from texts to rows, and objects of other libraries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from klda.checks import Modality, checked_texts
-from klda.encoders.encoder import describe, gather, probe
+from klda.encoders.encoder import Encoder, describe, gather
+from klda.encoders.runtime import DEFAULT, RunOptions
 from klda.errors import KldaError
 from klda.progress import Show
 
@@ -19,38 +20,37 @@ _METHODS = ("encode", "embed", "embed_documents")
 _NAMES = ("model_name", "base_model_name", "model")
 
 
-class WrappedEncoder:
-    """A function from a list of texts to one row of numbers for each.
+class WrappedEncoder(Encoder):
+    """A function from a list of texts to an array, a tensor, or a list or generator of rows.
 
-    Parameters
-    ----------
-    function : callable
-        Its result is an array, a tensor, or a list or generator of rows.
-    name : str
-        What identifies the features, with the row of a probe, unless `about` has a revision: it is
-        stored with a model, and a model that is loaded needs an encoder of the same name.
-    batch_size : int
-        Most texts that it is given at a time, so that progress shows.
-    **about
-        More of its fingerprint, where more is known than a name.
+    `name` identifies the features, together with the row of a fixed text, unless `about`, which is
+    added to the fingerprint, has a revision. The `batch_size` holds where `options` has none.
     """
 
     modality: Modality = "text"
-    engine = "own"
+    runtime = "own"
     precision = "float32"
 
     def __init__(
         self,
         function: Callable[[list[str]], Any],
         name: str,
+        options: RunOptions = DEFAULT,
+        *,
         batch_size: int = 4096,
         **about: Any,
     ) -> None:
-        self.function, self.name, self.batch_size = function, name, batch_size
+        options.require_last_layer(name)
+        self.function, self.name = function, name
+        self.batch_size, self.prompt = options.batch_size or batch_size, options.prompt or ""
         self._lock = threading.Lock()  # a user's function need not be safe in threads
         (row,) = self._rows(["a text"])
         self.dimension = len(row)
-        self._about = {"revision": f"{OWN}{name}", "probe": probe(row)} | about
+        # A name says little about what a function or a server computes, or computes by now.
+        part = row[:16].astype(np.float64)
+        probe = np.round(part / max(float(np.linalg.norm(part)), 1e-12), 4).tolist()
+        prompt = {"prompt": self.prompt} if self.prompt else {}
+        self._about = {"revision": f"{OWN}{name}", "probe": probe} | prompt | about
 
     def encode(self, inputs: Any, *, progress: Show = False) -> np.ndarray:
         """Turn texts into features."""
@@ -65,7 +65,7 @@ class WrappedEncoder:
 
     def _rows(self, texts: Sequence[str]) -> np.ndarray:
         with self._lock:
-            found = self.function(list(texts))
+            found = self.function([self.prompt + text for text in texts])
         if hasattr(found, "detach"):  # a tensor, which may be on a GPU
             found = found.detach().float().cpu()
         try:
@@ -93,7 +93,7 @@ class WrappedEncoder:
         return self
 
 
-def wrap(model: Any, name: str | None = None) -> WrappedEncoder:
+def wrap(model: Any, name: str | None, options: RunOptions) -> WrappedEncoder:
     """Return an encoder of a function, or of an object with ``encode`` or a method like it."""
     methods = (getattr(model, method, None) for method in _METHODS)
     function = next((method for method in methods if callable(method)), model)
@@ -108,4 +108,4 @@ def wrap(model: Any, name: str | None = None) -> WrappedEncoder:
         named = model if hasattr(model, "__qualname__") else type(model)
         own_name = f"{named.__module__}.{named.__qualname__}"
         name = next((one for one in known if isinstance(one, str) and one), own_name)
-    return WrappedEncoder(function, name)
+    return WrappedEncoder(function, name, options)

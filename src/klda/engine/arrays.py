@@ -1,6 +1,6 @@
 """The few array operations that the engine needs: with NumPy on the CPU, with torch elsewhere.
 
-`TorchBackend` has the operations of `NumpyBackend`: what is said there of one holds for both.
+`TorchBackend` has the same methods as `NumpyBackend`, where they are documented.
 
 Vectors are rows everywhere: samples ``(n, D)``, means ``(M, D)``, weights ``(M, D)``. A *square* is
 a symmetric ``(D, D)`` matrix of which only the lower triangle is used.
@@ -9,7 +9,6 @@ a symmetric ``(D, D)`` matrix of which only the lower triangle is used.
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
@@ -62,27 +61,70 @@ def is_finite(array: np.ndarray) -> bool:
     return bool(np.isfinite([array.min(initial=0), array.max(initial=0)]).all())
 
 
+def _by_numpy(rows: np.ndarray) -> bool:
+    """Whether NumPy multiplies so few rows: before SciPy's BLAS is there, and at no other time.
+
+    The threads of each of the two wait busily after a call, which slows down the other's.
+    """
+    return len(rows) <= FEW_ROWS and "scipy.linalg" not in sys.modules
+
+
 def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return the product of two matrices in double precision, with SciPy's BLAS.
+    """Return the product of two matrices of one type, with SciPy's BLAS.
 
     NumPy has a BLAS of its own, and the threads of each would wait for the other.
     """
+    gemm = scipy.linalg.blas.dgemm if left.dtype == np.float64 else scipy.linalg.blas.sgemm
     # The transpose of a C-ordered array is the Fortran-ordered one that BLAS takes without a copy.
-    return np.asarray(scipy.linalg.blas.dgemm(1.0, right.T, left.T).T)
+    return np.asarray(gemm(1.0, right.T, left.T).T)
 
 
-class NumpyBackend:
+class _Backend:
+    """The engine's operations on one device, in one precision: those that are alike everywhere.
+
+    `xp` is the module of the arrays, for functions that NumPy and torch have under one name.
+    """
+
+    xp: Any
+
+    def __init__(self, device: str, dtype: str) -> None:
+        self.device, self.dtype = device, np.dtype(dtype)
+        self._options = {"dtype": getattr(self.xp, dtype), "device": device}
+
+    def to_numpy(self, array: Array, dtype: Any = None) -> np.ndarray:
+        """Return an array of this backend as a NumPy array."""
+        return np.asarray(on_cpu(array), dtype)
+
+    def double(self, values: Any) -> Array:
+        """Return the values in double precision, where the device has it."""
+        dtype = self.xp.float32 if self.device.startswith("mps") else self.xp.float64
+        return self.xp.asarray(values, dtype=dtype, device=self.device)
+
+    def zeros(self, shape: tuple[int, ...]) -> Array:
+        """Return an array of zeros."""
+        return self.xp.zeros(shape, **self._options)
+
+    def index(self, positions: np.ndarray) -> Array:
+        """Return integer positions for indexing arrays of this backend."""
+        return self.xp.asarray(positions, dtype=self.xp.int64, device=self.device)
+
+    def symmetric(self, square: Array) -> Array:
+        """Return the whole of a symmetric matrix, given its lower triangle, in double precision."""
+        lower = self.xp.tril(self.double(square))
+        return lower + self.xp.tril(lower, -1).T
+
+
+class NumpyBackend(_Backend):
     """The engine's operations on the CPU, through BLAS and LAPACK in place.
 
     All products are SciPy's, but those of a few rows. NumPy comes with a BLAS of its own, whose
     threads wait busily for a while after each call and would hold up those of SciPy's.
     """
 
-    device = "cpu"
-    xp = np  # the module of the arrays: for functions that NumPy and torch have under one name
+    xp = np
 
     def __init__(self, dtype: str) -> None:
-        self.dtype = np.dtype(dtype)
+        super().__init__("cpu", dtype)
 
     def _routine(self, name: str) -> Any:
         """Return a routine of BLAS or LAPACK for this precision."""
@@ -93,35 +135,11 @@ class NumpyBackend:
         """Return the values as a contiguous array, copied only if needed."""
         return np.ascontiguousarray(on_cpu(values), dtype=self.dtype)
 
-    def to_numpy(self, array: np.ndarray, dtype: Any = None) -> np.ndarray:
-        """Return an array of this backend as a NumPy array."""
-        return np.asarray(array, dtype)
-
-    def double(self, values: Any) -> np.ndarray:
-        """Return the values in double precision."""
-        return np.asarray(values, np.float64)
-
-    def zeros(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Return an array of zeros."""
-        return np.zeros(shape, self.dtype)
-
-    def copy(self, array: np.ndarray) -> np.ndarray:
-        """Return a copy that shares no memory."""
-        return array.copy()
-
-    def concatenate(self, arrays: list[np.ndarray]) -> np.ndarray:
-        """Join arrays along the first axis."""
-        return np.concatenate(arrays)
-
-    def index(self, positions: np.ndarray) -> np.ndarray:
-        """Return integer positions for indexing arrays of this backend."""
-        return positions
-
     def cosine_map(
         self, rows: np.ndarray, frequencies: np.ndarray, phases: np.ndarray, scale: float
     ) -> np.ndarray:
         """Return ``scale * cos(rows frequencies + phases)``."""
-        if len(rows) <= FEW_ROWS:
+        if _by_numpy(rows):
             mapped = rows @ frequencies
         else:
             # The transpose of a C-ordered array is the Fortran-ordered one that BLAS takes.
@@ -141,13 +159,17 @@ class NumpyBackend:
         self, rows: np.ndarray, weights: np.ndarray, biases: np.ndarray | None = None
     ) -> np.ndarray:
         """Return ``rows weights^T``, plus biases if there are any."""
-        if len(rows) <= FEW_ROWS:
+        if _by_numpy(rows):
             products = np.matmul(rows, weights.T)
             return products if biases is None else products + biases
         scores = np.empty((len(rows), len(weights)), self.dtype)
         scores[:] = 0 if biases is None else biases
         gemm = self._routine("gemm")
         return gemm(1.0, weights.T, rows.T, beta=1.0, c=scores.T, trans_a=1, overwrite_c=1).T
+
+    def matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Return the product of two matrices of one type."""
+        return product(left, right)
 
     def sum_of_squares(self, rows: np.ndarray) -> float:
         """Return the sum of all squared entries: a number, or a scalar still on the device."""
@@ -196,41 +218,6 @@ class NumpyBackend:
         trsm(1.0, factor.T, solved.T, side=0, lower=0, trans_a=0, overwrite_b=1)
         return solved
 
-    def symmetric(self, square: np.ndarray) -> np.ndarray:
-        """Return the whole of a symmetric matrix, given its lower triangle, in double precision."""
-        lower = np.tril(square.astype(np.float64))
-        return lower + np.tril(lower, -1).T
-
-    def regress(
-        self, matrix: np.ndarray, rows: np.ndarray, rho: float
-    ) -> tuple[np.ndarray, float, float] | None:
-        """Return ``rows R``, the trace of R and its sum of squares, with ``R = (A + rho I)^-1``.
-
-        None if that is not definite. Single precision is enough for a comparison of ridges.
-        """
-        system = np.array(matrix, np.float32, order="F")
-        system[np.diag_indices(len(system))] += np.float32(rho)
-        factor, failed = scipy.linalg.lapack.spotrf(system, lower=1, overwrite_a=1)
-        if failed:
-            return None
-        solved = scipy.linalg.lapack.spotrs(factor, rows.T, lower=1)[0].T.astype(np.float64)
-        inverse, _ = scipy.linalg.lapack.spotri(factor, lower=1, overwrite_c=1)
-        diagonal = inverse.diagonal().astype(np.float64)
-        squares = 2 * float(np.linalg.norm(np.tril(inverse)) ** 2) - float(diagonal @ diagonal)
-        return solved, float(diagonal.sum()), squares
-
-    def lu_factor(self, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return what `lu_solve` needs of a small symmetric matrix; None if it is singular."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", scipy.linalg.LinAlgWarning)
-            factor, pivots = scipy.linalg.lu_factor(matrix, check_finite=False)
-        diagonal = factor.diagonal()
-        return (factor, pivots) if np.isfinite(diagonal).all() and diagonal.all() else None
-
-    def lu_solve(self, factor: tuple[np.ndarray, np.ndarray], rows: np.ndarray) -> np.ndarray:
-        """Return ``rows matrix^-1``."""
-        return np.asarray(scipy.linalg.lu_solve(factor, rows.T, check_finite=False).T)
-
     def top(self, scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the k largest of each row and their columns; of equals the earlier first."""
         if k == 1:
@@ -240,7 +227,7 @@ class NumpyBackend:
         return np.take_along_axis(scores, columns, axis=1), columns
 
 
-class TorchBackend:
+class TorchBackend(_Backend):
     """The engine's operations on a torch device; nothing leaves the device in between.
 
     Matrix products follow torch's own precision setting: float32 unless the user allows TF32
@@ -256,9 +243,7 @@ class TorchBackend:
                 f"device={device!r} can't be used ({str(error).splitlines()[0]}); "
                 "use 'cpu', 'auto', or a device that torch sees."
             ) from error
-        self.device = device
-        self.dtype = np.dtype(dtype)
-        self._options = {"dtype": getattr(torch, dtype), "device": torch.device(device)}
+        super().__init__(device, dtype)
 
     @property
     def xp(self) -> Any:
@@ -274,31 +259,6 @@ class TorchBackend:
             values = self.xp.from_numpy(values)
         return values.detach().to(**self._options).contiguous()
 
-    def to_numpy(self, array: Array, dtype: Any = None) -> np.ndarray:
-        """Return a tensor as a NumPy array."""
-        return np.asarray(array.cpu().numpy(), dtype)
-
-    def double(self, values: Any) -> Array:
-        """Return the values in double precision, where the device has it."""
-        dtype = self.xp.float32 if self.device.startswith("mps") else self.xp.float64
-        return self.xp.as_tensor(values, dtype=dtype, device=self.device)
-
-    def zeros(self, shape: tuple[int, ...]) -> Array:
-        """Return a tensor of zeros."""
-        return self.xp.zeros(shape, **self._options)
-
-    def copy(self, array: Array) -> Array:
-        """Return a copy that shares no memory."""
-        return array.clone()
-
-    def concatenate(self, arrays: list[Array]) -> Array:
-        """Join tensors along the first axis."""
-        return self.xp.cat(arrays)
-
-    def index(self, positions: np.ndarray) -> Array:
-        """Return integer positions as a tensor on the device."""
-        return self.xp.as_tensor(np.asarray(positions, np.int64), device=self._options["device"])
-
     def cosine_map(self, rows: Array, frequencies: Array, phases: Array, scale: float) -> Array:
         """Return ``scale * cos(rows frequencies + phases)``."""
         return self.xp.addmm(phases, rows, frequencies).cos_().mul_(scale)
@@ -308,6 +268,10 @@ class TorchBackend:
         if biases is None:
             return rows @ weights.T
         return self.xp.addmm(biases, rows, weights.T)
+
+    def matmul(self, left: Array, right: Array) -> Array:
+        """Return the product of two matrices of one type."""
+        return left @ right
 
     def sum_of_squares(self, rows: Array) -> Array:
         """Return the sum of all squared entries, on the device."""
@@ -347,34 +311,6 @@ class TorchBackend:
     def solve(self, factor: Array, rows: Array) -> Array:
         """Return ``rows (S + rho I)^-1`` from the factor."""
         return self.xp.cholesky_solve(rows.T, factor).T.contiguous()
-
-    def symmetric(self, square: Array) -> Array:
-        """Return the whole of a symmetric matrix, given its lower triangle, in double precision."""
-        lower = self.double(square).tril()
-        return lower + lower.tril(-1).T
-
-    def regress(self, matrix: Array, rows: Array, rho: float) -> tuple[Array, float, float] | None:
-        """Return ``rows R``, the trace of R and its sum of squares, with ``R = (A + rho I)^-1``.
-
-        None if that is not definite.
-        """
-        shifted = matrix.clone()
-        shifted.diagonal().add_(rho)
-        factor, info = self.xp.linalg.cholesky_ex(shifted)
-        if int(info):
-            return None
-        inverse = self.xp.cholesky_inverse(factor)
-        solved = self.xp.cholesky_solve(rows.T, factor).T
-        return solved, float(inverse.diagonal().sum()), float((inverse * inverse).sum())
-
-    def lu_factor(self, matrix: Array) -> tuple[Array, Array] | None:
-        """Return what `lu_solve` needs of a small symmetric matrix; None if it is singular."""
-        factor, pivots, info = self.xp.linalg.lu_factor_ex(matrix)
-        return (factor, pivots) if int(info) == 0 else None
-
-    def lu_solve(self, factor: tuple[Array, Array], rows: Array) -> Array:
-        """Return ``rows matrix^-1``."""
-        return self.xp.linalg.lu_solve(*factor, rows.T).T.contiguous()
 
     def top(self, scores: Array, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the k largest of each row and their columns; of equals the earlier first."""

@@ -1,4 +1,4 @@
-"""Whether samples that are to be forgotten were ever learned, told by the statistics.
+"""Whether samples that are to be forgotten were ever learned, judged from the statistics.
 
 - The samples of a whole class have the mean of the class.
 - What is removed must be there. Let V be the rows that a removal takes out of the scatter S. If
@@ -20,23 +20,23 @@ import scipy
 from klda.engine.arrays import Array
 from klda.engine.model import Model
 from klda.engine.rows import TOLERANCE, NotLearnedError
-from klda.engine.solve import Solved
+from klda.engine.rule import Rule
 from klda.labels import Label, group_labels
 
 ROWS_AT_ONCE = 1024
 
 
-def check_learned(model: Model, solved: Solved, samples: Array, labels: Sequence[Label]) -> None:
+def check_learned(model: Model, rule: Rule, samples: Array, labels: Sequence[Label]) -> None:
     """Raise if samples, row i of the class ``labels[i]``, can't have been learned.
 
-    There are no more of a class than it has; ``solved`` is the model's rule.
+    There are no more of a class than it has; ``rule`` is the model's.
     """
     names, groups = group_labels(np.asarray(labels))
     order = np.argsort(groups, kind="stable")
     _check_means(model, samples, np.split(order, np.cumsum(np.bincount(groups))[:-1]), names)
     for start in range(0, len(order), ROWS_AT_ONCE):
         chosen = order[start : start + ROWS_AT_ONCE]
-        _check_scatter(model, solved, samples[chosen], [names[i] for i in groups[chosen]])
+        _check_scatter(model, rule, samples[chosen], [names[i] for i in groups[chosen]])
 
 
 def _check_means(
@@ -57,11 +57,11 @@ def _check_means(
             raise NotLearnedError(label)
 
 
-def _check_scatter(model: Model, solved: Solved, samples: Array, labels: Sequence[Label]) -> None:
+def _check_scatter(model: Model, rule: Rule, samples: Array, labels: Sequence[Label]) -> None:
     """Look whether what is to be removed is in the scatter."""
     present, counts = np.unique(np.asarray(labels), return_counts=True)
     change = model.statistics.rows_of_removal(model.map.lift(samples), counts, present.tolist())
-    backend, inverse = model.backend, solved.factored.inverse
+    backend, inverse = model.backend, rule.factor.inverse
     largest = float(backend.to_numpy((change * change).sum(1)).max())
     # How much of the scatter the rows make up.
     overlap = backend.to_numpy(backend.linear(inverse.apply(change), change), np.float64)

@@ -13,7 +13,7 @@ from klda.engine.arrays import Array, is_torch, on_cpu
 from klda.engine.feature_map import FeatureMap, FourierMap
 from klda.engine.parameters import Parameters
 from klda.errors import KldaError
-from klda.labels import Label, checked_label
+from klda.labels import Label, as_python, checked_label, closest
 
 LARGEST_SUM = 1e-8  # of squares of a batch, relative to the largest number
 
@@ -43,32 +43,38 @@ def check_rows(rows: Array, parameter: str = "X") -> None:
         )
     row, column = np.unravel_index(np.abs(values).argmax(), values.shape)
     raise KldaError(
-        f"{parameter} contains {values[row, column]:g} (row {row}, column {column}), whose square "
-        f"is too large for {values.dtype.name}; scale the features, or use dtype='float64'."
+        f"{parameter} contains {values[row, column]:g} (row {row}, column {column}): its squares "
+        f"add up to numbers too large for {values.dtype.name}. Scale the features, or use "
+        "dtype='float64'."
     )
 
 
 def check_label_kind(classes: np.ndarray, labels: Sequence[Label], parameter: str = "y") -> None:
     """Raise if labels are strings where the known ones are integers, or the other way round."""
     if len(classes) and len(labels) and (classes.dtype.kind == "U") != isinstance(labels[0], str):
-        known = classes[0].item()
+        is_string = isinstance(labels[0], str)
+        given, kind = ("a string", "integers") if is_string else ("an integer", "strings")
         raise KldaError(
-            f"{parameter} has labels such as {labels[0]!r} ({type(labels[0]).__name__}), but the "
-            f"known classes are such as {known!r} ({type(known).__name__}); use one kind."
+            f"{parameter}: the label {labels[0]!r} is {given}, but the known classes are {kind}, "
+            f"such as {classes[0].item()!r}; use {kind}."
         )
 
 
-def check_labels_known(classes: np.ndarray, labels: Sequence[Label], parameter: str) -> None:
-    """Raise if a label is none of the known ones, which are sorted."""
-    known = set(classes.tolist())
-    for label in labels:
-        if label not in known:
+def check_labels_known(classes: np.ndarray, labels: Sequence[Any], parameter: str) -> list[Label]:
+    """Return plain labels; raise if one is none of the known ones, which are sorted."""
+    known, plain = set(classes.tolist()), [as_python(label) for label in labels]
+    for label in plain:
+        is_label = isinstance(label, str | int) and not isinstance(label, bool)
+        if not is_label or label not in known:
             some = ", ".join(repr(name) for name in classes[:5].tolist())
             more = f" and {len(known) - 5} more" if len(known) > 5 else ""
+            close = closest(label, known) if isinstance(label, str) else None
+            meant = "" if close is None else f" Did you mean {close!r}?"
             raise KldaError(
-                f"{parameter} names class {label!r}, which was never learned; "
-                f"known classes: {some}{more}."
+                f"{parameter}={label!r}: there is no such class.{meant} Known classes: "
+                f"{some}{more}."
             )
+    return plain
 
 
 def check_removable(counts: dict[Label, int], labels: Sequence[Label]) -> None:
@@ -77,32 +83,32 @@ def check_removable(counts: dict[Label, int], labels: Sequence[Label]) -> None:
     for label, n in Counter(labels).items():
         if n > counts[label]:
             raise KldaError(
-                f"y asks to remove {n} samples of class {label!r}, which has {counts[label]}; "
-                "remove at most as many as were learned."
+                f"There are {n} samples of class {label!r} to remove, but only {counts[label]} "
+                "were learned; give at most as many."
             )
 
 
-def checked_name(classes: np.ndarray, old: Label, new: Any, *, merge: bool = False) -> Label:
-    """Return a class's new name; raise if it can't have that one.
+def checked_name(
+    classes: np.ndarray, old: Any, new: Any, *, merge: bool | None = None
+) -> tuple[Label, Label]:
+    """Return a class and its new name, both plain; raise if it can't have that one.
 
-    It may be the name of another class only to `merge` the two.
+    It may be the name of another class only to `merge` the two; None where that can't be asked for.
     """
-    check_labels_known(classes, [old], "old")
+    [old] = check_labels_known(classes, [old], "old")
     new = checked_label("new", new)
     check_label_kind(classes, [new], "new")
     if new == old and merge:
         raise KldaError(f"old and new are both {new!r}: name two classes to merge.")
     if new in classes.tolist() and not merge:
-        raise KldaError(
-            f"new={new!r} is already a class; choose another name, or make one class of the two "
-            "with merge=True."
-        )
-    return new
+        joined = "" if merge is None else ", or make one class of the two with merge=True"
+        raise KldaError(f"new={new!r} is already a class; choose another name{joined}.")
+    return old, new
 
 
-def check_same_parameters(mine: Parameters, theirs: Parameters) -> None:
+def check_same_parameters(mine: Parameters, theirs: Parameters, *more: str) -> None:
     """Raise if a model is not one that another, still empty, could have become."""
-    for name in ("n_components", "gamma", "random_features", "dtype"):
+    for name in ("n_components", "gamma", "random_features", "dtype", *more):
         wanted, found = getattr(mine, name), getattr(theirs, name)
         if found != wanted:
             raise KldaError(

@@ -1,4 +1,4 @@
-"""The engine: a model, its verbs, its cached solution and a lock.
+"""The engine: parameters, a model, its verbs, its cached solution and a lock.
 
 `klda.KLDA` and `klda.Learner` each hold one. Any number of threads may use it. A change makes
 another model, which replaces the old one in a single step: a change that fails leaves the model as
@@ -10,60 +10,66 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from klda.engine.arrays import Array, Backend, choose_backend, is_finite
+from klda.engine.arrays import Array, Backend, choose_backend
 from klda.engine.calibration import Evidence
 from klda.engine.check_learned import check_learned
 from klda.engine.checks import check_label_kind, check_same_map
-from klda.engine.feature_map import FeatureMap, FourierMap, KernelMap
-from klda.engine.leave_one_out import leave_one_out
-from klda.engine.model import EXACT_KERNEL_ROWS, Model
+from klda.engine.feature_map import KernelMap
+from klda.engine.leave_one_out import evidence_of, leave_one_out
+from klda.engine.model import Model
 from klda.engine.parameters import Parameters
 from klda.engine.rows import NotLearnedError, Rows
+from klda.engine.rule import Rule
 from klda.engine.solution import Solution, softmax
-from klda.engine.solve import Factored, Names, Solved, solve
-from klda.engine.statistics import ClassStatistics
+from klda.engine.solve import solve
 from klda.errors import KldaError
 from klda.labels import Label, group_labels
-
-# Weight of the blocks before the last at one sample of each class; it grows with the root of their
-# number, to one. Mean accuracy over fifteen sets with weights of 0.4, 0.7 and 1: 56.2, 56.2, 55.6
-# with two samples of each class, 68.3, 68.8, 68.8 with five, 77.3, 78.1, 78.4 with sixteen.
-WEIGHT_OF_ONE = 0.4
 
 
 class PredictionOnlyError(KldaError):
     """A classifier that can only predict was asked to learn."""
 
 
-class DamagedModelError(KldaError):
-    """What was stored for learning is damaged."""
+# A packed model and its backend, to be read when something is to be learned.
+Stored: TypeAlias = tuple[Mapping[str, np.ndarray], Mapping[str, Any], Backend]
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(
-            f"What was stored for learning is damaged: {reason}. Restore the model from a copy."
-        )
+
+@dataclass(frozen=True, eq=False)
+class Last:
+    """The last solution: of which model, with which parameters, and what it was made of."""
+
+    of: Model | Stored | None
+    parameters: Parameters
+    solution: Solution
+    rule: Rule | None = None  # None for a solution that was stored
 
 
 class Engine:
-    """A model, its solution and the lock."""
+    """A model, how it is solved, its last solution and the lock.
+
+    A model comes as it is or as it was stored. There is none if nothing was learned yet, and none
+    beside a solution that can only answer. The first samples make one, which with ``keep_all``
+    keeps the rows of all. `parameters` may be replaced at any time.
+    """
 
     def __init__(
         self,
-        model: Model | None = None,  # None if nothing was learned yet, or there is only a solution
+        parameters: Parameters,
+        model: Model | Stored | None = None,
+        *,
+        keep_all: bool = False,
         solution: Solution | None = None,  # the model's, as solved before
-        solved_for: Parameters | None = None,
-        # A packed model, read when something is to be learned.
-        stored: tuple[Mapping[str, np.ndarray], Mapping[str, Any]] | None = None,
     ) -> None:
-        self._model, self._solution, self._stored = model, solution, stored
-        self._solved_for = self._calibrated_for = solved_for
-        self._solved: Solved | None = None  # what the solution was made of; leaving out needs it
-        self._factored: Factored | None = None  # what the next solve can use
+        self.parameters, self.keep_all = parameters, keep_all
+        self._held, self._last = model, None
+        if solution is not None:
+            self._last = Last(model, parameters, solution)
+        self._calibrated_for = parameters
         self._lock = threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -78,137 +84,123 @@ class Engine:
     @property
     def is_new(self) -> bool:
         """Whether it has never learned anything: not even the width of a row is known."""
-        return self._model is None and self._solution is None and self._stored is None
+        return self._held is None and self._last is None
 
     @property
     def predicts_only(self) -> bool:
         """Whether there is a solution, but no model to learn with."""
-        return not self.is_new and self._model is None and self._stored is None
+        return self._held is None and self._last is not None
 
     @property
     def model(self) -> Model:
         """All that was learned; one that was stored is read when first needed."""
-        if self._model is None:
-            if self._stored is None:
+        if isinstance(held := self._held, Model):
+            return held
+        with self._lock:
+            if isinstance(held := self._held, Model):
+                return held
+            if held is None:
                 raise PredictionOnlyError(
-                    "This model was saved compact: it can predict but not learn, remove or merge. "
-                    "Use a model saved without compact=True."
+                    "This model can predict, but not learn, forget or merge: it was saved with "
+                    "compact=True, or is the frozen view of another one. Use that one, or a model "
+                    "saved without compact=True."
                 )
-            with self._lock:
-                assert self._solved_for is not None
-                backend = choose_backend(self._solved_for.device, self._solved_for.dtype)
-                self._model = self._model or _read(*self._stored, backend)
-        return self._model
+            model = Model.read(*held)
+            self._last = self._last and replace(self._last, of=model)
+            self._held = model
+            return model
+
+    @model.setter
+    def model(self, model: Model) -> None:
+        with self._lock:
+            self._held = model
 
     @property
-    def known(self) -> Model | Solution:
-        """What knows classes and counts: a stored model is not read for these."""
-        return self._solution or self.model
+    def summary(self) -> Model | Solution:
+        """What tells classes and counts: a stored model is not read for these."""
+        last = self._last
+        return last.solution if last is not None and last.of is self._held else self.model
 
     @property
     def counts(self) -> dict[Label, int]:
         """Samples learned of each class, sorted by label."""
-        if self.is_new:
-            return {}
-        known = self.known
-        return dict(zip(known.classes.tolist(), known.class_counts.tolist(), strict=True))
+        return {} if self.is_new else self.summary.counts
 
     @property
     def keeps_rows(self) -> bool:
         """Whether all samples learned are kept, so that forgetting them leaves no trace."""
-        if self.is_new:
-            return False
-        if self._model is None and self._stored is not None:
-            return "rows" in self._stored[1]
-        return self._model is not None and self._model.rows is not None
+        held = self._held
+        if isinstance(held, Model):
+            return held.rows is not None
+        return held is not None and "rows" in held[1]
 
     # ---------------------------------------------------------------- verbs
 
     def add(
-        self,
-        rows: Array,
-        labels: Sequence[Label],
-        ids: Sequence[str | None] | None = None,
-        *,
-        parameters: Parameters,
-        keep_all: bool = False,
+        self, rows: Array, labels: Sequence[Label], ids: Sequence[str | None] | None = None
     ) -> None:
         """Learn samples, row i of the class ``labels[i]``; the first ones fix the feature map."""
         with self._lock:
-            model = self._model_for(rows, parameters, keep_all).add(rows, labels, ids)
-            if not parameters.calibrated:  # no sample will ever be left out
-                model = replace(model, pending=Rows())
-            self._commit(model)
+            model = self._model_for(rows).add(rows, labels, ids)
+            if not self.parameters.calibrated:  # no sample will ever be left out
+                model = model.having(evidence=Evidence())
+            self._held = model
 
-    def _model_for(self, rows: Array, parameters: Parameters, keep_all: bool) -> Model:
+    def _model_for(self, rows: Array) -> Model:
         """Return the model; if there is none yet, an empty one for rows like these."""
         if not self.is_new:
             return self.model
-        backend = choose_backend(parameters.device, parameters.dtype, rows)
-        return Model.new(parameters.feature_map(rows, backend), keep_all=keep_all)
+        backend = choose_backend(self.parameters.device, self.parameters.dtype, rows)
+        return Model.new(self.parameters.feature_map(rows, backend), keep_all=self.keep_all)
 
-    def hint(
-        self,
-        rows: np.ndarray,
-        labels: Sequence[Label],
-        *,
-        parameters: Parameters,
-        keep_all: bool = False,
-    ) -> None:
+    def hint(self, rows: np.ndarray, labels: Sequence[Label]) -> None:
         """Take other hints, one row per class, in the place of all before."""
         with self._lock:
             if self.is_new and not len(rows):
                 return
-            model = self._model_for(rows, parameters, keep_all)
+            model = self._model_for(rows)
             hints = Rows.of(np.asarray(rows, model.backend.dtype), labels) if len(rows) else Rows()
-            self._commit(replace(model, hints=hints))
+            self._held = model.having(hints=hints)
 
     def remove(self, rows: Array, labels: Sequence[Label]) -> None:
         """Forget samples that were learned; a class without samples left is dropped."""
         with self._lock:
-            self._commit(self.model.remove(rows, labels))
+            self._held = self.model.remove(rows, labels)
 
-    def remove_at(self, positions: np.ndarray) -> None:
-        """Forget samples given by their positions among those kept."""
-        with self._lock:
-            self._commit(self.model.remove_at(positions))
+    def check_learned(self, rows: Array, labels: Sequence[Label]) -> None:
+        """Raise `NotLearnedError` if samples can't have been learned with these labels.
 
-    def check_learned(self, rows: Array, labels: Sequence[Label], parameters: Parameters) -> None:
-        """Raise `NotLearnedError` if samples can't have been learned with these labels."""
+        Where the samples are not kept, the statistics tell.
+        """
         with self._lock:
             model = self.model
             if model.rows is not None:
                 model.rows.find(rows, labels)
                 return
-            self._solve(parameters)
-            assert self._solved is not None
-            check_learned(model, self._solved, rows, labels)
+            check_learned(model, self.rule, rows, labels)
 
-    def has_learned(
-        self, rows: Array, labels: Sequence[Label], parameters: Parameters
-    ) -> np.ndarray:
+    def has_learned(self, rows: Array, labels: Sequence[Label]) -> np.ndarray:
         """Return which samples were learned with these labels.
 
         Without the samples themselves the statistics tell, of all those of a class together.
         """
         kept = self.model.rows
         if kept is not None:
-            return kept.holds(rows, labels)
+            return kept.match(rows, labels) >= 0
         found, counts = np.zeros(len(labels), bool), self.counts
         names, groups = group_labels(np.asarray(labels))
         for i, label in enumerate(names):
             at = np.flatnonzero(groups == i)
             if len(at) <= counts.get(label, 0):
                 with suppress(NotLearnedError):
-                    self.check_learned(rows[at], [label] * len(at), parameters)
+                    self.check_learned(rows[at], [label] * len(at))
                     found[at] = True
         return found
 
     def drop(self, label: Label) -> Model:
         """Drop a class; return what `merge` brings it back with."""
         with self._lock:
-            left, gone = self.model.drop(label)
-            self._commit(left)
+            self._held, gone = self.model.drop(label)
             return gone
 
     def merge(self, other: Model) -> None:
@@ -216,113 +208,89 @@ class Engine:
         with self._lock:
             check_same_map(self.model.map, other.map)
             check_label_kind(self.model.classes, other.classes[:1].tolist(), "other")
-            self._commit(self.model.merge(other))
+            self._held = self.model.merge(other)
 
     def rename(self, old: Label, new: Label) -> None:
         """Give a class another name; that of another class joins the two, exactly."""
         with self._lock:
-            self._commit(self.model.rename(old, new))
-
-    def become(self, model: Model) -> None:
-        """Take another model, made from this engine's."""
-        with self._lock:
-            self._commit(model)
-
-    def _commit(self, model: Model) -> None:
-        """Take another model; in one step, so that an interrupt comes before it or after."""
-        vars(self).update(_model=model, _solution=None, _solved=None, _stored=None)
+            self._held = self.model.rename(old, new)
 
     def copy(self) -> Engine:
         """Return an independent copy; models and solutions, which never change, are shared."""
         with self._lock:
-            twin = Engine(self._model, self._solution, self._solved_for, self._stored)
-            twin._calibrated_for, twin._factored = self._calibrated_for, self._factored
-            twin._solved = self._solved
+            twin = Engine(self.parameters)
+            twin.__setstate__(self.__getstate__())
             return twin
 
-    def frozen(self, parameters: Parameters) -> Engine:
+    def frozen(self) -> Engine:
         """Return an engine that answers as this one does now, by the same solution, forever."""
-        return Engine(None, self.calibrated(parameters), parameters)
+        return Engine(self.parameters, solution=self.calibrated())
 
     # ---------------------------------------------------------------- solving
 
-    def solution(self, parameters: Parameters) -> Solution:
+    def solution(self) -> Solution:
         """Return the solution: labels are current, probabilities and thresholds may be missing."""
         with self._lock:
-            if self._solution is None or self._solved_for != parameters:
-                self._solve(parameters)
-            assert self._solution is not None
-            return self._solution
+            last = self._last
+            if last is None or (last.of, last.parameters) != (self._held, self.parameters):
+                last = self._solve()
+            return last.solution
 
-    def _solve(self, parameters: Parameters) -> None:
+    @property
+    def rule(self) -> Rule:
+        """What the solution is made of."""
+        with self._lock:
+            rule = self._solve().rule
+            assert rule is not None
+            return rule
+
+    def _solve(self) -> Last:
         """Solve the model as it is now, unless that was done here."""
-        if self._solved is not None and self._solved_for == parameters:
-            return
-        model = self.model
-        kept, self._factored = self._factored, None
-        own_map, statistics, names = solving_form(model, parameters, kept)
-        uses_kernel, size = own_map is not model.map, model.map.n_components
-        solved = solve(
-            statistics,
-            parameters,
-            size,
-            names,
-            None if uses_kernel else kept,  # it is of the map's own features
-            random_features=isinstance(own_map, FourierMap),
-        )
-        self._factored = None if uses_kernel else solved.factored
-        solution = Solution.of(solved, own_map, model.counts)
-        vars(self).update(_solved=solved, _solution=solution, _solved_for=parameters)
+        model, last = self.model, self._last
+        rule = None if last is None else last.rule
+        if last is not None and rule and (last.of, last.parameters) == (model, self.parameters):
+            return last
+        rule = solve(model, self.parameters, rule)
+        self._last = Last(model, self.parameters, Solution.of(rule), rule)
+        return self._last
 
-    def calibrated(self, parameters: Parameters) -> Solution:
+    def calibrated(self) -> Solution:
         """Return the solution with all that the evidence says about it."""
         with self._lock:
-            solution = self.solution(parameters)
-            if not parameters.calibrated or solution.calibration is not None:
+            solution, parameters = self.solution(), self.parameters
+            if not parameters.calibrated or solution.calibration or self.predicts_only:
                 return solution
-            if self._model is None and self._stored is None:
-                return solution
-            self._solve(parameters)
-            assert self._solution is not None
-            assert self._solved is not None
-            model, solved, own_map = self.model, self._solved, self._solution.map
-            if (
-                self._calibrated_for is not None
-                and self._calibrated_for.scoring() != parameters.scoring()
-            ):
-                model = replace(model, evidence=Evidence())
+            model, rule = self.model, self.rule
+            if self._calibrated_for.scoring() != parameters.scoring():
+                model = model.without_evidence()
+            evidence = model.evidence
             if model.is_few:
-                evidence = Evidence().add(solved, own_map, model.rows or Rows())
-            else:
-                evidence = model.evidence.add(solved, own_map, model.pending)
-                pending = Rows() if len(solved.labels) > 1 else model.pending  # one tells nothing
-                model = replace(model, evidence=evidence, pending=pending, counted=model.statistics)
-            found = evidence.calibration(solved.labels, solved.counts, solved.unit)
-            solution = replace(self._solution, calibration=found)
-            vars(self).update(_model=model, _solution=solution, _calibrated_for=parameters)
+                evidence = evidence_of(rule, model.rows or Rows())
+            elif len(rule.labels) > 1:  # a single class tells nothing yet
+                evidence = evidence.add(evidence_of(rule, evidence.pending))
+                model = model.having(evidence=evidence)
+            found = evidence.calibration(rule.labels, rule.counts, rule.unit)
+            solution = replace(solution, calibration=found)
+            self._last = Last(model, parameters, solution, rule)
+            self._held, self._calibrated_for = model, parameters
             return solution
 
-    def left_out(
-        self, rows: Array, labels: Sequence[Label], parameters: Parameters
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def left_out(self, rows: Array, labels: Sequence[Label]) -> tuple[np.ndarray, np.ndarray]:
         """Answer for learned samples as if each had not been learned.
 
         Returns the position of their class among all, and the probabilities ``(n, M)``. Their
         classes have two samples or more.
         """
         with self._lock:
-            temperature = self.calibrated(parameters).temperature
-            self._solve(parameters)
-            assert self._solution is not None
-            assert self._solved is not None
-            lifted = self._solution.map.lift(rows)
-            own, scores, _ = leave_one_out(self._solved, lifted, labels)
-            return own, softmax(scores / temperature)
+            solution = self.calibrated()
+            lifted = solution.map.lift(rows)
+            own, scores, _ = leave_one_out(self.rule, lifted, labels)
+            return own, softmax(scores / solution.temperature)
 
     # ---------------------------------------------------------------- storage
 
     def pack(
-        self, parameters: Parameters, *, compact: bool = False, solved: bool = True
+        self, *, compact: bool = False, solved: bool = True
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return named arrays and JSON-able values: ``compact`` without the model.
 
@@ -332,7 +300,7 @@ class Engine:
             arrays: dict[str, np.ndarray] = {}
             meta: dict[str, Any] = {"compact": compact, "keeps": {}}
             if solved:
-                solution = self.calibrated(parameters)
+                solution = self.calibrated()
                 own, meta["solution"] = solution.pack()
                 arrays |= own
                 if isinstance(solution.map, KernelMap):  # answers are computed from samples
@@ -345,63 +313,19 @@ class Engine:
 
     @classmethod
     def unpack(
-        cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], parameters: Parameters
+        cls,
+        arrays: Mapping[str, np.ndarray],
+        meta: Mapping[str, Any],
+        parameters: Parameters,
+        *,
+        keep_all: bool = False,
     ) -> Engine:
         """Return what `pack` described; a model is read when it is needed."""
         backend, solution = choose_backend(parameters.device, parameters.dtype), None
         if "solution" in meta:
             solution = Solution.unpack(arrays, meta["solution"], backend)
-        stored = None if meta["compact"] else (arrays, meta["model"])
-        engine = cls(None, solution, parameters, stored)
+        stored = None if meta["compact"] else (arrays, meta["model"], backend)
+        engine = cls(parameters, stored, keep_all=keep_all, solution=solution)
         if solution is None:
             engine.model  # noqa: B018  (read now: there is nothing else to know classes by)
         return engine
-
-
-def solving_form(
-    model: Model, parameters: Parameters, kept: Factored | None
-) -> tuple[FeatureMap | KernelMap, ClassStatistics, Names]:
-    """Return the map, the statistics and the names that a model is solved with.
-
-    Up to `EXACT_KERNEL_ROWS` samples, if they are kept, these are the exact kernel between samples
-    and names, and statistics computed through it; from the next sample on, the random features of
-    the model and its own statistics. All later steps are the same.
-    """
-    rows, own_map, hints = model.rows, model.map, model.hints
-    labels = tuple(hints.labels.tolist())
-    few = rows is not None and len(rows) <= EXACT_KERNEL_ROWS and len(model.counts)
-    if parameters.rule == "lda" or not few or not isinstance(own_map, FourierMap):
-        names = Names()
-        if kept is not None and kept.names.source is hints:
-            names = kept.names
-        elif labels:
-            names = Names(labels, own_map.lift(hints.values), hints)
-        return own_map, model.statistics, names
-    assert rows is not None
-    # With few samples of a class, what the earlier blocks say is noise more than signal.
-    weight = min(1.0, WEIGHT_OF_ONE * float(np.sqrt(len(rows) / len(model.counts))))
-    scales = np.where(np.arange(model.n_features) < parameters.last_block, weight, 1.0)
-    both = np.concatenate([kept.values for kept in (rows, hints) if len(kept)])
-    kernel_map, features = KernelMap.of(both, own_map.gamma, scales, model.backend)
-    backend = kernel_map.backend
-    nothing = ClassStatistics.empty(kernel_map.n_components, backend)
-    names = Names(labels, features[len(rows) :], hints, whitened=False) if labels else Names()
-    if not len(rows):
-        return kernel_map, nothing, names
-    classes, groups = group_labels(np.array(rows.labels.tolist()))
-    lifted = features[backend.index(np.argsort(groups, kind="stable"))]
-    statistics = nothing.change([(lifted, np.bincount(groups), classes)], 1)
-    return kernel_map, statistics, names
-
-
-def _read(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], backend: Backend) -> Model:
-    """Return a stored model; its arrays may have been damaged since it was stored."""
-    for name, array in arrays.items():
-        if name.startswith(("learn/", "predict/")) and not is_finite(array):
-            raise DamagedModelError(f"{name!r} holds values that are not finite")
-    try:
-        return Model.unpack(arrays, meta, backend)
-    except MemoryError:
-        raise
-    except Exception as error:  # values that can't be right may raise anything
-        raise DamagedModelError(f"{type(error).__name__}: {error}") from error

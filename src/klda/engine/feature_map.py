@@ -70,22 +70,14 @@ class FourierMap:
     """Random Fourier features, ``z = sqrt(2 / D) * cos(x omega + phase)``.
 
     They are drawn when they are first needed: a model of few samples does without them.
-
-    Attributes
-    ----------
-    n_features, n_components : int
-        Length d of x and D of z.
-    gamma : float
-        The kernel's inverse squared width.
-    drawn : Draw or tuple of two arrays
-        How to draw the random directions omega, of shape (d, D) and scaled by ``sqrt(2 gamma)``,
-        and the phases, of shape (D,) and uniform on ``[0, 2 pi)``; or these two, as read from disk.
     """
 
     backend: Backend
-    n_features: int
+    n_features: int  # length d of x and D of z
     n_components: int
-    gamma: float
+    gamma: float  # the kernel's inverse squared width
+    # How to draw the random directions omega, of shape (d, D) and scaled by ``sqrt(2 gamma)``, and
+    # the phases, of shape (D,) and uniform on ``[0, 2 pi)``; or these two, as read from disk.
     drawn: Draw | tuple[Array, Array]
 
     @cached_property
@@ -93,11 +85,12 @@ class FourierMap:
         """Frequencies and phases."""
         if not isinstance(self.drawn, Draw):
             return self.drawn
-        stream = RandomStream(self.drawn.key, self.backend)
-        phases = self.backend.asarray(2 * np.pi * stream.uniform(self.n_components))
-        size = (self.n_features, self.n_components)
-        is_orthogonal = self.drawn.kind == "orthogonal"
-        directions = orthogonal(*size, stream) if is_orthogonal else stream.normal(*size)
+        backend, is_orthogonal = self.backend, self.drawn.kind == "orthogonal"
+        # The decomposition that makes directions orthogonal rounds differently on each device.
+        stream = RandomStream(self.drawn.key, NumpyBackend("float64") if is_orthogonal else backend)
+        phases = backend.asarray(2 * np.pi * stream.uniform(self.n_components))
+        draw = orthogonal if is_orthogonal else RandomStream.normal
+        directions = backend.asarray(draw(stream, self.n_features, self.n_components))
         directions *= float(np.sqrt(2 * self.gamma))
         return directions, phases
 
@@ -158,24 +151,14 @@ class KernelMap:
     K(c, y) + 1``, and the pivoted Cholesky factor ``L L^T`` of k between the samples, a row's
     features are ``z = k(x, support) L^-T``. All of it is in double precision: the kernel of nearby
     samples is almost singular.
-
-    Attributes
-    ----------
-    support : array of shape (r, d)
-        The pivots: samples, relative to c, that are not in the span of others.
-    centre : array of shape (d,)
-        c.
-    whitener : array of shape (r, r)
-        ``L^-T`` for the pivots.
-    scales : array of shape (d,)
-        What each feature is multiplied by first. The gamma for scaled features makes the kernel as
-        wide, on average, as it is without them.
     """
 
     backend: Backend
-    support: Array
-    centre: Array
-    whitener: Array
+    support: Array  # (r, d): the pivots: samples, relative to c, that are not in the span of others
+    centre: Array  # (d,): c
+    whitener: Array  # (r, r): ``L^-T`` for the pivots
+    # (d,): what each feature is multiplied by first. The gamma for scaled features makes the kernel
+    # as wide, on average, as it is without them.
     scales: Array
     gamma: float
 
@@ -189,7 +172,9 @@ class KernelMap:
         centre = rows.mean(axis=0)
         spread = float(rows.var(axis=0).sum())
         gamma = gamma * float(plain.var(axis=0).sum()) / spread if spread > 0 else gamma
-        kernel = relative_kernel(rows - centre, rows - centre, gamma, NumpyBackend("float64"))
+        rows = rows - centre
+        inner = scipy.linalg.blas.dsyrk(1.0, rows.T, trans=1, lower=1)
+        kernel = relative_kernel(rows, rows, inner, gamma, np)  # the lower triangle
         tolerance = len(rows) * np.finfo(float).eps * float(kernel.diagonal().max(initial=0.0))
         factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(kernel, tol=tolerance, lower=1)
         rank, order = max(int(rank), 1), pivots - 1
@@ -200,9 +185,16 @@ class KernelMap:
         features[order] = factor
         inverse, _ = scipy.linalg.lapack.dtrtri(factor[:rank], lower=1)
         double = choose_backend(backend.device, "float64")
-        support = double.asarray((rows - centre)[order[:rank]])
-        parts = (support, double.asarray(centre), double.asarray(np.tril(inverse).T))
-        return cls(double, *parts, double.asarray(scales), gamma), double.asarray(features)
+        support = double.asarray(rows[order[:rank]])
+        own_map = cls(
+            backend=double,
+            support=support,
+            centre=double.asarray(centre),
+            whitener=double.asarray(np.tril(inverse).T),
+            scales=double.asarray(scales),
+            gamma=gamma,
+        )
+        return own_map, double.asarray(features)
 
     @property
     def n_features(self) -> int:
@@ -217,7 +209,8 @@ class KernelMap:
     def lift(self, rows: Array) -> Array:
         """Map rows ``(n, d)`` to their features ``(n, r)``."""
         rows = self.backend.asarray(rows) * self.scales - self.centre
-        kernel = relative_kernel(rows, self.support, self.gamma, self.backend)
+        inner = self.backend.linear(rows, self.support)
+        kernel = relative_kernel(rows, self.support, inner, self.gamma, self.backend.xp)
         return self.backend.linear(kernel, self.whitener.T)
 
     def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -235,13 +228,13 @@ class KernelMap:
         return cls(double, support, centre, whitener, scales, float(meta["gamma"]))
 
 
-def relative_kernel(rows: Array, others: Array, gamma: float, backend: Backend) -> Array:
-    """Return the kernel between rows and others, relative to the origin, without lost digits."""
-    xp = backend.xp
+def relative_kernel(rows: Array, others: Array, inner: Array, gamma: float, xp: Any) -> Array:
+    """Return the kernel between rows and others, relative to the origin, without lost digits.
+
+    ``inner`` has their inner products; ``xp`` is the module of the arrays.
+    """
     lengths, other_lengths = (rows * rows).sum(1), (others * others).sum(1)
-    squares = lengths[:, None] + other_lengths - 2 * backend.linear(rows, others)
-    if rows is others:
-        squares.reshape(-1)[:: len(rows) + 1] = 0.0
+    squares = lengths[:, None] + other_lengths - 2 * inner
     near = xp.expm1(-gamma * squares.clip(0.0))
     return near - xp.expm1(-gamma * lengths)[:, None] - xp.expm1(-gamma * other_lengths)
 

@@ -14,50 +14,80 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from klda.engine.arrays import Array
-from klda.engine.shrinkage import Mixing
-from klda.engine.solve import Solved
+from klda.engine.arrays import Array, product
+from klda.engine.calibration import OCTAVES, Evidence, usual_temperature
+from klda.engine.means import Mixing
+from klda.engine.rows import Rows
+from klda.engine.rule import Rule
 from klda.labels import Label
 
+MOST_SCORES = 1 << 24  # samples left out, times classes
+SCORES_AT_ONCE = 1 << 21
 SMALLEST_LEVERAGE_SLACK = 1e-3  # of 1 - a v^T R v, where rounding would make it negative
 
 
+def evidence_of(rule: Rule, rows: Rows) -> Evidence:
+    """Leave samples out of a rule that has learned them, as far as their classes have others."""
+    counts, found = dict(zip(rule.labels, rule.counts.tolist(), strict=True)), Evidence()
+    if len(counts) < 2:
+        return found
+    chosen = [i for i, label in enumerate(rows.labels.tolist()) if counts.get(label, 0) > 1]
+    chosen = chosen[:: -(-len(chosen) * len(counts) // MOST_SCORES) or 1]
+    usual, step = usual_temperature(rule.unit, len(counts)), max(1, SCORES_AT_ONCE // len(counts))
+    for start in range(0, len(chosen), step):
+        some = rows.at(chosen[start : start + step])
+        labels = some.labels.tolist()
+        if rule.lifted is None:
+            lifted = rule.feature_map.lift(some.values)
+        else:  # of a small model, whose samples these are
+            lifted = rule.lifted[chosen[start : start + step]]
+        own, scores, of_lda = leave_one_out(rule, lifted, labels)
+        scores = (scores - scores.max(axis=1, keepdims=True)) / usual
+        new = Evidence(
+            labels,
+            np.full(len(own), rule.counts.sum()),
+            rule.novelty.of_lda_scores(of_lda) / rule.unit,
+            -scores[np.arange(len(own)), own],
+            _doubts(scores),
+        )
+        found = found.add(new)
+    return found
+
+
 def leave_one_out(
-    solved: Solved, rows: Array, labels: Sequence[Label]
+    rule: Rule, rows: Array, labels: Sequence[Label]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the column of each sample's class, its scores, and those of LDA's rule alone.
 
     Parameters
     ----------
-    solved : Solved
-        The rule of a model that has learned the samples.
+    rule : Rule
+        That of a model that has learned the samples.
     rows : array of shape (n, D)
         Lifted samples, of classes with two samples or more.
     labels : sequence
         Their classes.
     """
-    places = {label: i for i, label in enumerate(solved.labels)}
+    classes, inverse, n = rule.classes, rule.factor.inverse, rule.n_samples
+    backend = inverse.scatter.backend
+    places = {label: i for i, label in enumerate(rule.labels)}
     at = np.array([places[label] for label in labels], np.int64)
-    factored = solved.factored
-    inverse, backend = factored.inverse, factored.statistics.backend
-    own, classes = backend.index(at), solved.classes
-    relative = backend.asarray(rows) - solved.centre
-    v = relative - classes.own[own]
+    own = backend.index(at)
+    relative = backend.asarray(rows) - rule.centre
+    v = relative - classes.of_samples[own]
     lever = inverse.apply(v)
     vv = backend.to_numpy((v * lever).sum(1), np.float64)
     zv = backend.to_numpy((relative * lever).sum(1), np.float64)
     # R is symmetric: the scores N (z - g) R (mu_m - g) need no weights but the own class's.
-    n = solved.n_samples
-    stacked = backend.concatenate([lever, n * lever + classes.own_plain[own]])
+    stacked = backend.xp.concat([lever, n * lever + classes.of_samples_r[own]])
     products = backend.to_numpy(backend.linear(stacked, classes.means), np.float64)
     means_v, linear = np.split(products, 2)
-    return at, *_left_out_scores(solved, at, n, vv, zv, means_v, linear)
+    return at, *_left_out_scores(rule, at, vv, zv, means_v, linear)
 
 
 def _left_out_scores(
-    solved: Solved,
+    rule: Rule,
     at: np.ndarray,
-    n: int,
     vv: np.ndarray,
     zv: np.ndarray,
     means_v: np.ndarray,
@@ -68,21 +98,25 @@ def _left_out_scores(
     These are ``v^T R v``, ``(z - g)^T R v``, ``(mu_m - g)^T R v`` and
     ``n (z - g)^T R (mu_m - g)``.
     """
-    terms, mixing = solved.terms, solved.terms.mixing
-    counts = solved.counts[at].astype(np.float64)
+    mixing, n = rule.mixing, rule.n_samples
+    counts = rule.counts[at].astype(np.float64)
     step, ratio = 1 / (counts - 1), counts / (counts - 1)
     k = ratio / np.maximum(1 - ratio * vv, SMALLEST_LEVERAGE_SLACK)
     linear = linear + n * (k * zv)[:, None] * means_v
-    step = step * solved.classes.pull[at]  # of the estimated mean
-    linear[np.arange(len(at)), at] -= n * step * zv * (1 + k * vv)
+    pull = rule.classes.pull
+    moved = n * step * zv * (1 + k * vv)
+    if pull is None:
+        linear[np.arange(len(at)), at] -= moved
+    else:
+        linear -= moved[:, None] * pull[:, at].T
     mixed = mixing.apply(linear).copy()
     leaning = np.flatnonzero(mixing.ridges[at])
     if len(leaning):
         own, parts = at[leaning], (step[leaning], k[leaning], vv[leaning], means_v[leaning])
         weights = _combination_without(mixing, own, n, *parts)
         mixed[leaning, own] = np.einsum("im,im->i", weights, linear[leaning])
-    blended = mixed if terms.blend is None else mixed @ terms.blend
-    return blended + terms.offsets, mixed + terms.offsets
+    blended = mixed if rule.blend is None else product(mixed, rule.blend)
+    return blended + rule.offsets, mixed + rule.offsets
 
 
 def _combination_without(
@@ -114,3 +148,20 @@ def _combination_without(
     weights = -column / column[pick, own][:, None]
     weights[pick, own] = 0.0
     return np.asarray(weights + (1 - weights.sum(axis=1, keepdims=True)) / size)
+
+
+def _doubts(shifted: np.ndarray) -> np.ndarray:
+    """Return ``-log`` of the highest probability of each row, one column per temperature.
+
+    Scores are relative to the highest. Temperatures are half an octave apart, so every second one
+    is half of one before: from the hottest two down, exponentials are squares of those before,
+    which is far cheaper.
+    """
+    temperatures = 2.0**OCTAVES
+    doubts = np.empty((len(shifted), len(temperatures)), np.float32)
+    for hottest in (len(temperatures) - 1, len(temperatures) - 2):
+        exponentials = np.exp(shifted / temperatures[hottest])
+        for i in range(hottest, -1, -2):
+            doubts[:, i] = np.log(exponentials.sum(axis=1))
+            np.square(exponentials, out=exponentials)
+    return doubts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -31,6 +31,9 @@ CHOICES = {
 }
 
 
+MOST_SEEDS = 1 << 32  # that NumPy takes
+
+
 @dataclass(frozen=True)
 class Parameters:
     """The parameters of `klda.KLDA`; those of `klda.LDA` have no random features.
@@ -56,17 +59,20 @@ class Parameters:
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
-            if getattr(self, name) not in choices:
+            value = getattr(self, name)
+            if not isinstance(value, str) or value not in choices:
                 raise KldaError(
-                    f"{name}={getattr(self, name)!r} is not known; use one of "
-                    f"{', '.join(map(repr, choices))}."
+                    f"{name}={value!r} is not known; use one of {', '.join(map(repr, choices))}."
                 )
         if self.n_components is not None:
             check_count("n_components", self.n_components)
+        if self.blocks is not None:
+            object.__setattr__(self, "blocks", checked_blocks(self.blocks))
         for name in ("gamma", "ridge"):
             value = getattr(self, name)
             is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-            if value != "auto" and not (is_number and np.isfinite(value) and value > 0):
+            is_auto = isinstance(value, str) and value == "auto"
+            if not (is_auto or (is_number and np.isfinite(value) and value > 0)):
                 raise KldaError(
                     f"{name}={value!r} can't be used; give a number above 0, or 'auto'."
                 )
@@ -99,10 +105,10 @@ class Parameters:
 
     def feature_map(self, rows: Array, backend: Backend) -> FeatureMap:
         """Return the feature map of a new model, given its first samples."""
-        blocks, width = self.blocks or (), int(rows.shape[1])
-        if blocks and (min(blocks) < 1 or sum(blocks) != width):
+        blocks, width = tuple(self.blocks or ()), int(rows.shape[1])
+        if blocks and sum(blocks) != width:
             raise KldaError(
-                f"blocks={tuple(blocks)} adds up to {sum(blocks)}, but rows have {width} features; "
+                f"blocks={blocks} adds up to {sum(blocks)}, but rows have {width} features; "
                 "give the width of each block of features."
             )
         if self.n_components is None:
@@ -116,17 +122,28 @@ class Parameters:
         return FourierMap(backend, width, size, float(gamma), draw)
 
 
+def checked_blocks(blocks: Any) -> tuple[int, ...]:
+    """Return widths of blocks; raise if these are none."""
+    given = tuple(blocks) if isinstance(blocks, Sequence | np.ndarray) else ()
+    if not given or not all(isinstance(one, int | np.integer) and one > 0 for one in given):
+        raise KldaError(
+            f"blocks={blocks!r} can't be used; give the width of each block of features, such as "
+            "(1152, 384)."
+        )
+    return tuple(int(one) for one in given)
+
+
 def random_key(random_state: Any) -> int:
     """Return the key of the random features that a seed, a generator or chance gives."""
     if isinstance(random_state, np.random.RandomState):
         rng = random_state
     elif random_state is None:
         rng = np.random.RandomState()
-    elif isinstance(random_state, numbers.Integral):
+    elif isinstance(random_state, int | np.integer) and 0 <= random_state < MOST_SEEDS:
         rng = np.random.RandomState(int(random_state))
     else:
         raise KldaError(
-            f"random_state={random_state!r} can't be used; give an integer, a "
+            f"random_state={random_state!r} can't be used; give an integer from 0 to 2^32 - 1, a "
             "numpy.random.RandomState or None."
         )
     return int(rng.randint(np.iinfo(np.int64).max, size=1, dtype=np.int64)[0])

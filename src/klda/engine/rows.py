@@ -8,6 +8,7 @@ are such rows too.
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from klda.engine.arrays import Array, on_cpu
+from klda.engine.arrays import Array, is_torch, on_cpu
 from klda.errors import KldaError
 from klda.labels import Label, as_python
 
@@ -27,6 +28,7 @@ CHUNK_ROWS = 4096
 # How far rows may be from those learned, relative to their length: encoded in other batches or on
 # another machine, they differ a little.
 TOLERANCE = 0.01
+MATCHED_ROWS = 256  # compared with all rows of their class at once
 
 
 class NotLearnedError(KldaError):
@@ -138,6 +140,8 @@ class Rows:
         for one in map(as_python, ids):
             number = self.names.get(one) if isinstance(one, str) else one
             if isinstance(number, bool) or not isinstance(number, int):
+                number = -1
+            if not 0 <= number < self.next_number:
                 raise KldaError(f"ids names sample {one!r}, which is not in the ledger.")
             numbers.append(number)
         if len(set(numbers)) < len(numbers):
@@ -149,19 +153,27 @@ class Rows:
             raise KldaError(f"ids names sample {missing!r}, which is not in the ledger.")
         return np.searchsorted(self.numbers, wanted)
 
-    def find(self, rows: Array, labels: Sequence[Label]) -> np.ndarray:
-        """Positions, all different, of samples given by their features and labels.
+    def match(self, rows: Array, labels: Sequence[Label]) -> np.ndarray:
+        """Positions of samples given by their features and labels, each once; -1 if not here.
 
         Features may differ a little from those learned, as they do when the foundation model
-        encodes an input in another batch. Raises `NotLearnedError` if one is not here.
+        encodes an input in another batch.
         """
         wanted, names = on_cpu(rows), _column(labels)
         if self.exponents is not None:
             wanted = Rows.halved().add(wanted, labels).values
-        positions = np.empty(len(wanted), np.int64)
+        positions = np.full(len(wanted), -1)
         for label in dict.fromkeys(names.tolist()):
             given, mine = np.flatnonzero(names == label), self.of_class(label)
-            positions[given] = mine[match_rows(wanted[given], self.rows_at(mine), label)]
+            found = match_rows(wanted[given], self.rows_at(mine))
+            positions[given[found >= 0]] = mine[found[found >= 0]]
+        return positions
+
+    def find(self, rows: Array, labels: Sequence[Label]) -> np.ndarray:
+        """Positions of samples as `match` gives them; `NotLearnedError` if one is not here."""
+        positions = self.match(rows, labels)
+        if (positions < 0).any():
+            raise NotLearnedError(labels[int(positions.argmin())])
         return positions
 
     def find_all(self, others: Rows) -> np.ndarray:
@@ -174,22 +186,6 @@ class Rows:
         unnamed = mine.find(rest.values, rest.labels.tolist())
         by_id = self.of_ids(others.given[named].tolist())
         return np.concatenate([by_id, np.searchsorted(self.numbers, mine.numbers[unnamed])])
-
-    def holds(self, rows: Array, labels: Sequence[Label]) -> np.ndarray:
-        """Return which samples, given by their features and labels, are here."""
-        wanted, names = on_cpu(rows), _column(labels)
-        found = np.zeros(len(wanted), bool)
-        for label in dict.fromkeys(names.tolist()):
-            held = self.rows_at(self.of_class(label)).astype(np.float64)
-            if not len(held):
-                continue
-            at = np.flatnonzero(names == label)
-            some, squares = wanted[at].astype(np.float64), np.einsum("ij,ij->i", held, held)
-            gaps = np.einsum("ij,ij->i", some, some)[:, None] + squares - 2 * some @ held.T
-            nearest = gaps.argmin(axis=1)
-            limit = TOLERANCE**2 * np.maximum(squares[nearest], np.finfo(np.float64).tiny)
-            found[at] = gaps[np.arange(len(at)), nearest] <= limit
-        return found
 
     def nearest(self, row: np.ndarray, k: int) -> list[tuple[SampleId, Label, float]]:
         """Find the k samples most like an input: id, class and cosine, the most similar first."""
@@ -254,16 +250,11 @@ class Rows:
         return self.at([i for i, label in enumerate(self.labels) if label not in labels])
 
     def discard(self, rows: Array, labels: Sequence[Label]) -> Rows:
-        """Return the samples but those given, as far as they are here to the last bit."""
-        values = on_cpu(rows).astype(self.values.dtype, copy=False)
-        gone = Counter((name, row.tobytes()) for name, row in zip(labels, values, strict=True))
-        kept = []
-        for i, label in enumerate(self.labels.tolist()):
-            key = (label, self.values[i].tobytes())
-            gone[key] -= 1
-            if gone[key] < 0:
-                kept.append(i)
-        return self.at(kept)
+        """Return the samples but those given, as far as they are here."""
+        if not len(self) or not len(labels):
+            return self
+        positions = self.match(rows, labels)
+        return self.without(positions[positions >= 0])
 
     def smallest(self, most: int) -> Rows:
         """Return at most so many: those with the smallest hashes.
@@ -276,7 +267,7 @@ class Rows:
 
     def add_smallest(self, rows: Array, labels: Sequence[Label], most: int) -> Rows:
         """Add samples and return the `smallest`, without a copy of those that are not chosen."""
-        rows, labels = on_cpu(rows), list(labels)
+        labels = list(labels)
         at = _smallest(_hashes(rows), labels, most) if len(labels) > most else range(len(labels))
         return self.add(rows[list(at)], [labels[i] for i in at]).smallest(most)
 
@@ -350,24 +341,28 @@ class Rows:
         return cls(chunks, labels, numbers, given, meta["next_number"], exponents)
 
 
-def match_rows(wanted: np.ndarray, held: np.ndarray, label: Label) -> np.ndarray:
-    """For each wanted row the position of the held row that is the same, each used once.
+def match_rows(wanted: np.ndarray, held: np.ndarray) -> np.ndarray:
+    """For each wanted row the position of the held row that is the same, each used once, or -1.
 
-    Rows that are equal to the last bit are found by their bytes; each of the others takes the
-    nearest that is left. Raises if a row of this class is not there.
+    Rows that are equal bit for bit are found by their bytes; each of the others takes the nearest
+    that is left, if that is near enough.
     """
-    if len(wanted) > len(held):
-        raise NotLearnedError(label)
     positions = _equal_rows(wanted.astype(held.dtype, copy=False), held)
-    free = np.setdiff1d(np.arange(len(held)), positions)
-    for i in np.flatnonzero(positions < 0):
-        gaps = held[free] - wanted[i]
-        squared = np.einsum("ij,ij->i", gaps, gaps)
-        nearest = int(squared.argmin())
-        length = float(np.square(held[free[nearest]], dtype=np.float64).sum())
-        if squared[nearest] > TOLERANCE**2 * max(length, np.finfo(np.float64).tiny):
-            raise NotLearnedError(label)
-        positions[i], free = free[nearest], np.delete(free, nearest)
+    free, left = np.setdiff1d(np.arange(len(held)), positions), np.flatnonzero(positions < 0)
+    if not len(free):
+        return positions
+    others, taken = held[free].astype(np.float64), np.zeros(len(free), bool)
+    squares = np.einsum("ij,ij->i", others, others)
+    limits = TOLERANCE**2 * np.maximum(squares, np.finfo(np.float64).tiny)
+    for start in range(0, len(left), MATCHED_ROWS):
+        some = left[start : start + MATCHED_ROWS]
+        rows = wanted[some].astype(np.float64)
+        lengths = np.einsum("ij,ij->i", rows, rows)
+        for i, gaps in zip(some, lengths[:, None] + squares - 2 * rows @ others.T, strict=True):
+            gaps[taken] = np.inf
+            nearest = int(gaps.argmin())
+            if gaps[nearest] <= limits[nearest]:
+                positions[i], taken[nearest] = free[nearest], True
     return positions
 
 
@@ -387,11 +382,16 @@ def _smallest(hashes: np.ndarray, labels: Sequence[Label], most: int) -> list[in
     return sorted(sorted(near, key=lambda i: (hashes[i], labels[i], i))[:most])
 
 
-def _hashes(rows: np.ndarray) -> np.ndarray:
-    """Return a hash of each row, the same on every machine."""
-    rows = np.ascontiguousarray(rows)
-    words: Any = rows.view(np.int32 if rows.itemsize == 4 else np.int64)
-    factors: Any = np.random.RandomState(0).randint(1, 1 << 62, rows.shape[1], np.int64) | 1
-    mixed = np.einsum("ij,j->i", words, factors).view(np.uint64)  # modulo 2^64
-    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0x9E3779B97F4A7C15)
-    return mixed ^ (mixed >> np.uint64(32))
+def _hashes(rows: Array) -> np.ndarray:
+    """Return a hash of each row, the same on every machine and device."""
+    width = rows.shape[1] * (2 if rows.itemsize == 8 else 1)
+    factors = np.random.RandomState(0).randint(1, 1 << 62, width, np.int64) | 1
+    if is_torch(rows):
+        torch = sys.modules["torch"]
+        words = rows.contiguous().view(torch.int32)
+        mixed = (words * torch.from_numpy(factors).to(rows.device)).sum(1).cpu().numpy()
+    else:
+        mixed = np.einsum("ij,j->i", np.ascontiguousarray(rows).view(np.int32), factors)
+    hashes = mixed.view(np.uint64)  # modulo 2^64
+    hashes = (hashes ^ (hashes >> np.uint64(29))) * np.uint64(0x9E3779B97F4A7C15)
+    return np.asarray(hashes ^ (hashes >> np.uint64(32)))

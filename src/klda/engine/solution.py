@@ -12,14 +12,14 @@ from klda.engine.arrays import Array, Backend, add_prefix, row_blocks, strip_pre
 from klda.engine.calibration import Calibration
 from klda.engine.checks import check_labels_known
 from klda.engine.feature_map import FeatureMap, KernelMap, unpack_map
-from klda.engine.rule import RelativeMahalanobis
-from klda.engine.solve import Solved
+from klda.engine.novelty import RelativeMahalanobis
+from klda.engine.rule import Rule
 from klda.errors import KldaError
-from klda.labels import Label, as_python
+from klda.labels import Label, as_list
 
 # Scores that answers are made of at once, because that takes several arrays of their size.
 ANSWERED_BYTES = {"cpu": 8 << 20, "gpu": 1 << 30}
-PREFIX = "predict/0/"
+PREFIX = "predict/"
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,13 @@ class Solution:
         Samples behind each class.
     weights : array of shape (M, D)
         ``P (mu_m - g)``, g being the mean of the class means and mu_m the class's mean as estimated
-        (see `klda.engine.shrinkage`), with regression blended in (`klda.engine.rule`).
+        (see `klda.engine.means`), with regression blended in (`klda.engine.rule`).
     biases : array of shape (M,)
         ``-1/2 (mu_m - g)^T P (mu_m + g)``, plus the corrections for noise and the priors.
     rho : float
         The ridge on the scale of the scatter: what was added to its diagonal.
     distance : RelativeMahalanobis
-        What tells known inputs from unknown ones.
+        How unlike anything learned an input is.
     calibration : Calibration or None
         How sure to be; None where nothing is known about that.
     """
@@ -108,14 +108,22 @@ class Solution:
     calibration: Calibration | None = None
 
     @classmethod
-    def of(
-        cls, solved: Solved, own_map: FeatureMap | KernelMap, counts: Mapping[Label, int]
-    ) -> Solution:
-        """Return what answering needs of a rule, given the samples of each class."""
-        numbers = np.array([counts[label] for label in solved.labels], np.int64)
-        rho, distance = solved.factored.inverse.rho, solved.terms.novelty
-        labels = np.array(solved.labels)
-        return cls(own_map, labels, numbers, solved.weights, solved.biases, rho, distance)
+    def of(cls, rule: Rule) -> Solution:
+        """Return what answering needs of a rule."""
+        return cls(
+            map=rule.feature_map,
+            classes=np.array(rule.labels),
+            class_counts=rule.counts,
+            weights=rule.weights,
+            biases=rule.biases,
+            rho=rule.factor.inverse.rho,
+            distance=rule.novelty,
+        )
+
+    @property
+    def counts(self) -> dict[Label, int]:
+        """Samples of each class, sorted by label."""
+        return dict(zip(self.classes.tolist(), self.class_counts.tolist(), strict=True))
 
     @property
     def backend(self) -> Backend:
@@ -136,13 +144,16 @@ class Solution:
         """Return the novelty that a fraction of known inputs exceeds; infinite if unknown."""
         return np.inf if self.calibration is None else self.calibration.threshold(reject)
 
-    def limits(self, answers: Answers, reject: float, *, by_class: bool) -> float | np.ndarray:
-        """Return the novelty beyond which inputs are unknown, by their class if it has its own."""
+    def limits(self, labels: np.ndarray, reject: float, *, by_class: bool) -> float | np.ndarray:
+        """Return the novelty beyond which inputs with these answers are unknown.
+
+        By the class that is the answer, if it has its own.
+        """
         limit = self.threshold(reject)
         if not by_class or self.calibration is None:
             return limit
         own = self.calibration.class_thresholds(reject)
-        return np.array([own.get(label, limit) for label in answers.labels[:, 0].tolist()])
+        return np.array([own.get(label, limit) for label in labels.tolist()])
 
     # ---------------------------------------------------------------- answers
 
@@ -167,6 +178,7 @@ class Solution:
         novelty : bool
             Also say how unlike anything learned they are; not with `among`.
         """
+        assert among is None or not novelty
         columns = self._columns(among)
         labels, found = self.classes[columns], []
         for scores in self._score_blocks(rows, columns):
@@ -182,6 +194,10 @@ class Solution:
         """Return the scores ``(n, M)`` of rows; with ``among``, of these classes."""
         blocks = self._score_blocks(rows, self._columns(among))
         return np.concatenate([self.backend.to_numpy(scores) for scores in blocks])
+
+    def probabilities(self, rows: Array, among: Sequence[Label] | None = None) -> np.ndarray:
+        """Return the probabilities ``(n, M)`` of rows, each summing to one; columns as `scores`."""
+        return softmax(self.scores(rows, among).astype(np.float64) / self.temperature)
 
     def novelty(self, rows: Array) -> np.ndarray:
         """Return how unlike anything learned rows are."""
@@ -201,12 +217,12 @@ class Solution:
         """Return the columns of some classes; all of them by default."""
         if among is None:
             return slice(None)
-        wanted = [as_python(label) for label in among]
+        wanted = as_list(among)
         if not wanted:
             raise KldaError("among=[] names no class; give at least one label, or None for all.")
+        wanted = check_labels_known(self.classes, wanted, "among")
         if len(set(wanted)) < len(wanted):
             raise KldaError(f"among={wanted!r} names a class twice; give each label once.")
-        check_labels_known(self.classes, wanted, "among")
         return np.searchsorted(self.classes, np.array(wanted))
 
     def _score_blocks(self, rows: Array, columns: np.ndarray | slice) -> Iterator[Array]:
@@ -229,7 +245,7 @@ class Solution:
         arrays, meta = self.map.pack()
         arrays["weights"] = self.backend.to_numpy(self.weights)
         arrays["biases"] = self.backend.to_numpy(self.biases)
-        arrays |= add_prefix("familiarity/", self.distance.pack())
+        arrays |= add_prefix("novelty/", self.distance.pack())
         if self.calibration is not None:
             arrays |= add_prefix("calibration/", self.calibration.pack(self.classes.tolist()))
         meta |= {
@@ -246,21 +262,21 @@ class Solution:
     ) -> Solution:
         """Return the solution that `pack` described; arrays are shared where they can be."""
         own = strip_prefix(PREFIX, arrays)
-        own_map: FeatureMap | KernelMap
+        feature_map: FeatureMap | KernelMap
         if "support" in own:
-            own_map = KernelMap.unpack(own, meta, backend)
+            feature_map = KernelMap.unpack(own, meta, backend)
         else:
-            own_map = unpack_map(own, meta, meta["n_features"], backend)
+            feature_map = unpack_map(own, meta, meta["n_features"], backend)
         calibration = strip_prefix("calibration/", own)
         classes = meta["classes"]
         return cls(
-            own_map,
+            feature_map,
             np.array(classes),
             np.array(meta["counts"], np.int64),
-            own_map.backend.asarray(own["weights"]),
-            own_map.backend.asarray(own["biases"]),
+            feature_map.backend.asarray(own["weights"]),
+            feature_map.backend.asarray(own["biases"]),
             float(meta["rho"]),
-            RelativeMahalanobis.unpack(strip_prefix("familiarity/", own), len(classes)),
+            RelativeMahalanobis.unpack(strip_prefix("novelty/", own), len(classes)),
             Calibration.unpack(calibration, classes) if calibration else None,
         )
 

@@ -22,8 +22,87 @@ from typing import Any
 import numpy as np
 
 from klda.engine.arrays import Array, Backend
-from klda.engine.scatter import Scatter
 from klda.labels import Label
+
+UPDATED_PART = 8  # changes are brought into the matrix once there are more than D / 8 rows
+Change = tuple[Array, int]  # rows of shape (n, D), and whether they were added (1) or removed (-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Scatter:
+    """The scatter matrix S that all classes share: a sum of outer products of rows.
+
+    Small changes, rows that were added or removed, are kept beside the matrix that they change,
+
+        S = S0 + V^T J V,      J the signs of the rows,
+
+    and are brought into it once there are many. So teaching a sample copies no matrix, and a change
+    that fails leaves everything as it was. Until that happens, ``(S + rho I)^-1`` follows from the
+    factor of ``S0 + rho I`` (`klda.engine.inverse`).
+    """
+
+    backend: Backend
+    size: int  # D
+    square: Array | None = None  # S0 in the lower triangle of (D, D); None for zero
+    changes: tuple[Change, ...] = ()
+    # Sum of squares of every row ever added or removed: what rounding errors are relative to.
+    turnover: float = 0.0
+
+    @cached_property
+    def trace(self) -> float:
+        """The sum of the diagonal."""
+        found = 0.0
+        if self.square is not None:
+            found = float(self.backend.to_numpy(self.square.diagonal(), np.float64).sum())
+        return found + sum(sign * float(self.backend.sum_of_squares(v)) for v, sign in self.changes)
+
+    def matrix(self, columns: slice = slice(None)) -> Array:
+        """Return the full symmetric matrix, or that of some columns, in double precision."""
+        size = len(range(self.size)[columns])
+        found = self.backend.double(np.zeros((size, size)))
+        if self.square is not None:
+            found += self.backend.symmetric(self.square[columns, columns])
+        for rows, sign in self.changes:
+            part = self.backend.double(rows[:, columns])
+            found += sign * self.backend.matmul(part.T, part)
+        return found
+
+    def add(self, rows: Array, sign: int) -> Scatter:
+        """Return the scatter with the outer products of rows added or removed.
+
+        The rows are kept: they must not be changed afterwards.
+        """
+        turnover = self.turnover + float(self.backend.sum_of_squares(rows))
+        added = replace(self, changes=(*self.changes, (rows, sign)), turnover=turnover)
+        many = sum(len(kept) for kept, _ in added.changes) > self.size // UPDATED_PART
+        return added.condensed() if many else added
+
+    def condensed(self) -> Scatter:
+        """Return the same with all changes brought into the matrix."""
+        if not self.changes:
+            return self
+        square = self._own_square()
+        for rows, sign in self.changes:
+            self.backend.add_gram(square, rows, sign)
+        return replace(self, square=square, changes=())
+
+    def _own_square(self) -> Array:
+        """Return a copy of the matrix."""
+        if self.square is None:
+            return self.backend.zeros((self.size, self.size))
+        return self.backend.xp.asarray(self.square, copy=True)
+
+    def merge(self, other: Scatter, sign: int = 1) -> Scatter:
+        """Return the sum of two, or their difference."""
+        merged = self
+        if other.square is not None:
+            square = self._own_square()
+            square += sign * self.backend.asarray(other.square)
+            merged = replace(self, square=square)
+        for rows, own in other.changes:
+            merged = merged.add(self.backend.asarray(rows), sign * own)
+        return replace(merged, turnover=self.turnover + other.turnover)
+
 
 # Samples class by class, how many there are of each class, and the classes.
 Batch = tuple[Array, np.ndarray, Sequence[Label]]
@@ -31,30 +110,14 @@ Batch = tuple[Array, np.ndarray, Sequence[Label]]
 
 @dataclass(frozen=True, eq=False)
 class ClassStatistics:
-    """Counts, means and scatter of the classes, in the order they first came; never changed.
+    """Counts, means and scatter of the classes, in the order they first came; never changed."""
 
-    Attributes
-    ----------
-    labels : tuple
-        The classes.
-    counts : ndarray of shape (M,)
-        Samples of each class.
-    means : array of shape (M, D)
-        Their means.
-    scatter : Scatter
-        Of the samples around the means of their classes.
-    n_scattered : int
-        Samples behind the scatter; it keeps those of classes that were dropped.
-    n_changes : int
-        Samples that were ever added or removed.
-    """
-
-    labels: tuple[Label, ...]
-    counts: np.ndarray
-    means: Array
-    scatter: Scatter
-    n_scattered: int = 0
-    n_changes: int = 0
+    labels: tuple[Label, ...]  # the classes
+    counts: np.ndarray  # (M,): samples of each class
+    means: Array  # (M, D): their means
+    scatter: Scatter  # of the samples around the means of their classes
+    n_scattered: int = 0  # samples behind the scatter; it keeps those of classes that were dropped
+    n_changes: int = 0  # samples that were ever added or removed
 
     @classmethod
     def empty(cls, size: int, backend: Backend) -> ClassStatistics:
@@ -106,7 +169,7 @@ class ClassStatistics:
         """Return these statistics in arrays of their own, with classes without samples added."""
         new = self.backend.zeros((len(labels), self.scatter.size))
         counts = np.concatenate([self.counts, np.zeros(len(labels), np.int64)])
-        means = self.backend.concatenate([self.means, new])
+        means = self.backend.xp.concat([self.means, new])
         return replace(self, labels=(*self.labels, *labels), counts=counts, means=means)
 
     def _moved(
@@ -135,48 +198,28 @@ class ClassStatistics:
         self.backend.centre(rows, centres, batch)
         return rows
 
-    def merge(self, other: ClassStatistics) -> ClassStatistics:
-        """Return these statistics with all that others learned."""
+    def merge(self, other: ClassStatistics, sign: int = 1) -> ClassStatistics:
+        """Return these statistics with all that others learned (``sign=1``) or without (-1)."""
         backend = self.backend
         merged = self._admit([label for label in other.labels if label not in self.positions])
         here = merged.locate(other.labels)
         at, before = backend.index(here), merged.counts[here]
-        after = before + other.counts
+        after = before + sign * other.counts
+        part = other.counts / np.maximum(after, 1)
         shift = backend.asarray(other.means) - merged.means[at]
-        scatter, both = self.scatter.merge(other.scatter), np.flatnonzero(before)
+        scatter, both = self.scatter.merge(other.scatter, sign), np.flatnonzero(before * after)
         if len(both):
-            weights = np.sqrt(before * (other.counts / after))[both, None]
-            scatter = scatter.add(shift[backend.index(both)] * backend.asarray(weights), 1)
-        merged.means[at] += shift * backend.asarray((other.counts / after)[:, None])
+            weights = backend.asarray(np.sqrt(before * part)[both, None])
+            scatter = scatter.add(shift[backend.index(both)] * weights, sign)
+        merged.means[at] += sign * shift * backend.asarray(part[:, None])
         merged.counts[here] = after
-        return replace(
+        merged = replace(
             merged,
             scatter=scatter,
-            n_scattered=self.n_scattered + other.n_scattered,
+            n_scattered=self.n_scattered + sign * other.n_scattered,
             n_changes=self.n_changes + int(other.counts.sum()),
         )
-
-    def subtract(self, other: ClassStatistics) -> ClassStatistics:
-        """Return these statistics without all that others learned: `merge` undone."""
-        backend, here = self.backend, self.locate(other.labels)
-        left, before = self._admit([]), self.counts[here]  # in arrays of their own
-        after = before - other.counts
-        at, stay = backend.index(here), np.flatnonzero(after)
-        shift = left.means[at] - backend.asarray(other.means)
-        left.means[at] += shift * backend.asarray((other.counts / np.maximum(after, 1))[:, None])
-        left.counts[here] = after
-        scatter = self.scatter.merge(other.scatter, -1)
-        if len(stay):
-            # The gap to the mean that is left is the present one times before / after.
-            weights = np.sqrt(before * other.counts / np.maximum(after, 1))[stay, None]
-            scatter = scatter.add(shift[backend.index(stay)] * backend.asarray(weights), -1)
-        left = replace(
-            left,
-            scatter=scatter,
-            n_scattered=self.n_scattered - other.n_scattered,
-            n_changes=self.n_changes + int(other.counts.sum()),
-        )
-        return left._dropping_empty()
+        return merged if sign > 0 else merged._dropping_empty()
 
     def _dropping_empty(self) -> ClassStatistics:
         """Return the statistics without classes that have no samples left."""
@@ -243,7 +286,7 @@ class ClassStatistics:
         backend: Backend,
     ) -> ClassStatistics:
         """Return the statistics that `pack` described, in memory of their own."""
-        means = backend.copy(backend.asarray(arrays["means"]))
+        means = backend.xp.asarray(backend.asarray(arrays["means"]), copy=True)
         came = np.argsort(arrays.get("order", np.arange(len(means))))
         labels, numbers = list(counts), np.array([*counts.values()], np.int64)
         size, square = int(means.shape[1]), None

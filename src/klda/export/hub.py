@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from klda.encoders.sources import default_cache_folder
+from klda.encoders.sources import default_cache_folder, made_once
 from klda.errors import KldaError, require
 from klda.storage import folder as storage
 
@@ -19,13 +20,22 @@ TIMEOUT = 10.0  # seconds; the client itself would try again for minutes
 FILES = ["model.json", "*.safetensors", "README.md"]
 
 
-def push(place: Path, name: str, *, private: bool, token: str | None, message: str | None) -> str:
-    """Upload a model folder that is not used otherwise; see :meth:`klda.Learner.push_to_hub`."""
+def push(
+    save: Callable[[Path], None],
+    name: str,
+    *,
+    private: bool,
+    token: str | None,
+    message: str | None,
+) -> str:
+    """Upload what a function saves to a folder; see :meth:`klda.Learner.push_to_hub`."""
     check_name(name)
     client = require("huggingface_hub", "hub")
-    document = storage.load(place).document
-    (place / "README.md").write_text(model_card(document, name), encoding="utf-8")
-    with _hub_errors(name, "uploaded"):
+    with tempfile.TemporaryDirectory() as beside, _hub_errors(name, "uploaded"):
+        place = Path(beside, "model")
+        save(place)
+        document = storage.load(place).document
+        (place / "README.md").write_text(model_card(document, name), encoding="utf-8")
         api = client.HfApi(token=token)
         api.create_repo(name, private=private, exist_ok=True)
         # Arrays of an earlier upload that the new model.json does not name would stay forever.
@@ -49,11 +59,12 @@ def download(name: str, *, revision: str | None, token: str | None) -> Path:
         # A folder of its own, because the client's cache consists of links, and a model folder
         # with links is refused.
         place = default_cache_folder() / "hub" / name.replace("/", "--") / str(commit)
-        if not storage.exists(place):
-            client.snapshot_download(
-                name, revision=commit, local_dir=place, allow_patterns=FILES, token=token
-            )
-    return place
+        return made_once(
+            place,
+            lambda folder: client.snapshot_download(
+                name, revision=commit, local_dir=folder, allow_patterns=FILES, token=token
+            ),
+        )
 
 
 def check_name(name: str) -> None:
@@ -88,7 +99,8 @@ def model_card(document: Mapping[str, Any], name: str) -> str:
     """
     foundation = document["foundation_model"]
     counts = sorted(document["classes"].items(), key=lambda each: (-each[1], each[0]))
-    shown = [f"| {_cell(label)} | {count:,} |" for label, count in counts[:MOST_CLASSES]]
+    named = [(str(label).replace("|", "\\|"), count) for label, count in counts[:MOST_CLASSES]]
+    shown = [f"| {label} | {count:,} |" for label, count in named]
     if len(counts) > MOST_CLASSES:
         shown.append(f"| ... {len(counts) - MOST_CLASSES:,} more | |")
     kind = "image-classification" if foundation["modality"] == "image" else "text-classification"
@@ -128,10 +140,6 @@ def model_card(document: Mapping[str, Any], name: str) -> str:
             "",
         ]
     )
-
-
-def _cell(label: Any) -> str:
-    return str(label).replace("|", "\\|")
 
 
 def _stored(document: Mapping[str, Any]) -> str:

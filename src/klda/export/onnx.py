@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from klda.encoders import Encoder
+from klda.encoders.networks import TextEncoder
 from klda.encoders.onnx_bert import OnnxBert, is_bert
 from klda.encoders.onnx_graph import Graph
-from klda.encoders.options import Options
-from klda.encoders.text import TextEncoder
+from klda.encoders.runtime import RunOptions
 from klda.engine.feature_map import FourierMap, KernelMap
 from klda.engine.rule import RelativeMahalanobis
 from klda.engine.solution import Solution
@@ -23,29 +23,29 @@ _FLOAT, _DOUBLE = 1, 11  # element types
 
 
 def export_onnx(
-    folder: str | Path, encoder: Encoder, solution: Solution, limit: float | None
+    folder: str | Path, encoder: Encoder, solution: Solution, limits: float | np.ndarray
 ) -> dict[str, Any]:
     """Write a foundation model and a solution; see :meth:`klda.Learner.export_onnx`.
 
-    `limit` is the novelty beyond which inputs are unknown; None if that can't be told.
+    `limits` is the novelty beyond which inputs are unknown, for all classes or each of them;
+    infinite if that can't be told.
     """
     folder = Path(folder)
     if folder.exists() and any(folder.iterdir()):
         raise KldaError(f"{folder} is not empty: give a folder that is new or empty.")
-    files = {"head.onnx": _head(solution, limit)}
+    files = {"head.onnx": _head(solution, limits)}
     about: dict[str, Any] = {
         "classes": solution.classes.tolist(),
         "features": solution.n_features,
         "foundation": encoder.fingerprint().get("name"),
-        "knows_unknown": limit is not None,
+        "knows_unknown": bool(np.isfinite(limits).all()),
     }
-    network = _network(encoder)
-    if network is not None:
-        files["model.onnx"] = _whole(network, solution, limit)
+    if isinstance(encoder, TextEncoder) and (network := _network(encoder)) is not None:
+        files["model.onnx"] = _whole(network, solution, limits)
         files["tokenizer.json"] = network.padding_tokenizer().to_str(pretty=True).encode()
         about["max_tokens"] = network.max_length
-        about["prompt"] = encoder.prompt  # type: ignore[attr-defined]
-        about["lowercase"] = bool(encoder.files.recipe.lowercase)  # type: ignore[attr-defined]
+        about["prompt"] = encoder.prompt
+        about["lowercase"] = bool(encoder.files.recipe.lowercase)
     files["klda.json"] = json.dumps(about, indent=2, ensure_ascii=False).encode()
     for name, content in files.items():
         if len(content) > LARGEST:
@@ -59,30 +59,28 @@ def export_onnx(
     return about | {"files": sorted(files)}
 
 
-def _network(encoder: Any) -> OnnxBert | None:
+def _network(encoder: TextEncoder) -> OnnxBert | None:
     """Return an encoder's network if it can be part of the graph."""
-    if not isinstance(encoder, TextEncoder):
-        return None
     if isinstance(encoder.network, OnnxBert):
         return encoder.network
     if not is_bert(encoder.files):
         return None
-    return OnnxBert(encoder.files, Options(layers=encoder.network.layers))
+    return OnnxBert(encoder.files, RunOptions(layers=encoder.network.layers))
 
 
-def _head(solution: Solution, limit: float | None) -> bytes:
+def _head(solution: Solution, limits: float | np.ndarray) -> bytes:
     graph = Graph()
-    return _finish(graph, "features", {"features": "float32"}, solution, limit)
+    return _finish(graph, "features", {"features": "float32"}, solution, limits)
 
 
-def _whole(network: OnnxBert, solution: Solution, limit: float | None) -> bytes:
+def _whole(network: OnnxBert, solution: Solution, limits: float | np.ndarray) -> bytes:
     graph = Graph()
     inputs = {"input_ids": "int64", "attention_mask": "int64"}
-    return _finish(graph, network.write(graph), inputs, solution, limit)
+    return _finish(graph, network.write(graph), inputs, solution, limits)
 
 
 def _finish(
-    graph: Graph, rows: str, inputs: dict[str, str], solution: Solution, limit: float | None
+    graph: Graph, rows: str, inputs: dict[str, str], solution: Solution, limits: float | np.ndarray
 ) -> bytes:
     """Add the answers to rows of features; return the file."""
     scores = _scores(graph, rows, solution)
@@ -94,9 +92,11 @@ def _finish(
     chances = graph.add("Softmax", divided, axis=1)
     graph.add("Cast", chances, output="probabilities", to=_FLOAT)
     outputs = {"label": "string", "probabilities": "float32", "scores": "float32"}
-    if limit is not None:
+    if np.isfinite(limits).all():
         novelty = _novelty(graph, scores, solution.distance)
-        graph.add("LessOrEqual", novelty, _number(graph, limit), output="known")
+        of_classes = _number(graph, np.broadcast_to(limits, len(solution.classes)))
+        limit = graph.add("Gather", of_classes, best)
+        graph.add("LessOrEqual", novelty, limit, output="known")
         outputs["known"] = "bool"
     return graph.serialize(inputs, outputs, embed=True)
 

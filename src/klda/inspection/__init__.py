@@ -1,1 +1,1 @@
-"""Looking at a model: how good it is, why it answers so, which classes are close."""
+"""Looking at a model and its rows: how good it is, which classes are close, what is odd."""

@@ -15,6 +15,7 @@ import scipy  # its modules are imported when first used
 from klda.labels import Label
 
 TIED = 1e-6  # lengths that differ by less than this fraction count as equal
+CROWDED = 12  # a map of more classes is spread out
 MARGIN = 0.08  # around the dots, as a fraction of each side of a picture
 LONGEST_NAME = 32  # letters, in a picture
 # Where a name may stand: right, left, above, below, aslant.
@@ -49,6 +50,15 @@ def fit_middle(places: np.ndarray) -> np.ndarray:
     return np.clip((places - (low + high) / 2) / half_width, -1.0, 1.0)
 
 
+def spread(places: np.ndarray) -> np.ndarray:
+    """Move places apart where they are crowded: half-way to even steps along each axis.
+
+    A few classes far from all others would otherwise leave most of the map empty.
+    """
+    ranks = places.argsort(axis=0, kind="stable").argsort(axis=0)
+    return (places + 2 * ranks / (len(ranks) - 1) - 1) / 2
+
+
 @dataclass(frozen=True)
 class ClassMap:
     """Places of the classes in a plane, coordinates between -1 and 1."""
@@ -60,7 +70,8 @@ class ClassMap:
     @classmethod
     def of(cls, labels: list[Label], counts: np.ndarray, squared: np.ndarray) -> ClassMap:
         """Place classes by their squared distances ``(M, M)``."""
-        return cls(labels, counts, fit_middle(classical_scaling(squared)))
+        places = fit_middle(classical_scaling(squared))
+        return cls(labels, counts, spread(places) if len(places) > CROWDED else places)
 
     def draw(self, width: float, height: float, font_size: float) -> list[Dot]:
         """Lay the map out on a picture, in its pixels; the largest classes first."""
@@ -69,7 +80,7 @@ class ClassMap:
         size, upwards = np.array([width, height]), np.array([1, -1])
         points = size / 2 * (1 + (1 - 2 * MARGIN) * upwards * self.places[order])
         radii = font_size * (0.2 + 0.4 * np.sqrt(counts / max(1, int(counts.max(initial=0)))))
-        names = [_shortened(str(label)) for label in labels]
+        names = [shortened(str(label)) for label in labels]
         # Fonts differ, so there is a little room around each name.
         widths = np.array([4 + 1.07 * name_width(name) * font_size for name in names])
         corners, has_room = place_names(points, radii, widths, 1.25 * font_size, size)
@@ -103,7 +114,8 @@ class Dot:
     has_room: bool  # whether the name covers no dot and no name of a larger class
 
 
-def _shortened(name: str) -> str:
+def shortened(name: str) -> str:
+    """Return a name, or the beginning of a long one."""
     return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
 
 

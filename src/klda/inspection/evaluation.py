@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +63,29 @@ class Reliability:
         promised = np.bincount(bin_of, weights=confidence, minlength=bins) / divisor
         return cls(counts, promised, np.bincount(bin_of, weights=correct, minlength=bins) / divisor)
 
+    def with_at_least(self, least: int) -> Reliability:
+        """Join neighbouring bins until each has so many answers, the surest first.
+
+        What is left over at the other end goes to its neighbour.
+        """
+        joined: list[list[int]] = []
+        for i in np.flatnonzero(self.counts)[::-1].tolist():
+            if joined and self.counts[joined[-1]].sum() < least:
+                joined[-1].append(i)
+            else:
+                joined.append([i])
+        if len(joined) > 1 and self.counts[joined[-1]].sum() < least:
+            last = joined.pop()
+            joined[-1] += last
+        parts = [np.array(part) for part in reversed(joined)]
+        counts = np.array([self.counts[part].sum() for part in parts])
+
+        def mean(values: np.ndarray) -> np.ndarray:
+            totals = np.array([values[part] @ self.counts[part] for part in parts])
+            return np.asarray(totals / counts)
+
+        return Reliability(counts, mean(self.confidence), mean(self.accuracy))
+
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain Python objects that JSON can hold."""
         edges = np.linspace(0, 1, len(self.counts) + 1)
@@ -96,26 +119,28 @@ class Evaluation:
         )
 
     def __str__(self) -> str:
-        parts = [repr(self)[1:-1], text_table(*self._class_table())]
-        if pairs := self.confused():
-            parts.append(text_table(("label", "taken for", "samples"), pairs))
-        return "\n\n".join(parts)
+        return "\n\n".join([repr(self)[1:-1], *(text_table(*one) for one in self.tables())])
 
     def _repr_html_(self) -> str:
-        pairs = html_table(
-            "Most often confused", ("label", "taken for", "samples"), self.confused()
-        )
-        return html_table(repr(self)[1:-1], *self._class_table()) + pairs
+        classes, *confused = self.tables()
+        parts = [html_table(repr(self)[1:-1], *classes)]
+        return "".join(parts + [html_table("Most often confused", *one) for one in confused])
 
-    def _class_table(self) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-        """Return the head and the rows of a table of the classes, the worst first."""
-        # Classes that occur only as wrong answers have no recall; they come last.
+    def tables(self) -> Iterator[tuple[tuple[str, ...], list[tuple[Any, ...]]]]:
+        """Yield head and rows of a table of the classes, the worst first, and of their confusions.
+
+        Classes that occur only as wrong answers have no recall; they come last.
+        """
         ordered = sorted(self.classes, key=lambda c: (c.samples == 0, c.recall, str(c.label)))
-        head = ("class", "samples", "recall", "precision", "F1")
-        return head, [
-            (c.label, f"{c.samples:,}", *map(_percent, (c.recall, c.precision, c.f1)))
-            for c in ordered
-        ]
+        yield (
+            ("class", "samples", "recall", "precision", "F1"),
+            [
+                (c.label, f"{c.samples:,}", *map(_percent, (c.recall, c.precision, c.f1)))
+                for c in ordered
+            ],
+        )
+        if pairs := self.confused():
+            yield ("label", "taken for", "samples"), pairs
 
     @property
     def samples(self) -> int:
@@ -198,7 +223,7 @@ class Evaluation:
 
 
 def _percent(value: float) -> str:
-    return "" if np.isnan(value) else f"{value:.1%}"
+    return "-" if np.isnan(value) else f"{value:.1%}"
 
 
 def _or_none(value: float) -> float | None:

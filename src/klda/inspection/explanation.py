@@ -9,6 +9,8 @@ import numpy as np
 
 from klda.engine.rows import Rows, SampleId
 from klda.engine.solution import Solution, softmax
+from klda.inspection.tables import text_table
+from klda.inspection.verdict import Verdict, verdict
 from klda.labels import Label
 
 
@@ -45,6 +47,26 @@ class Explanation:
     threshold: float | None  # the novelty beyond which an input is unknown, if enough was learned
     known: bool | None  # whether the input is like anything learned
     samples: list[NearSample]  # learned samples most like the input, out of a ledger
+
+    @property
+    def verdict(self) -> Verdict:
+        """How far the answer can be relied on."""
+        n_classes = 1 if np.isnan(self.margin) else 2
+        return verdict(self.classes[0].probability, self.known, n_classes)
+
+    def __str__(self) -> str:
+        said = f"{self.label}, {self.verdict.words}"
+        if self.verdict == Verdict.NEW:
+            said = f"{self.verdict.words}; the closest class is {self.label}"
+        head = ["nearest classes", "probability"]
+        rows = [[one.label, f"{one.probability:.1%}"] for one in self.classes]
+        if not self.verdict.has_probability:
+            head, rows = head[:1], [row[:1] for row in rows]
+        parts = [said, text_table(head, rows)]
+        if self.samples:
+            near = [(one.label, one.id, f"{one.similarity:.3f}") for one in self.samples]
+            parts.append(text_table(("nearest samples", "id", "similarity"), near))
+        return "\n\n".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain Python objects that JSON can hold."""

@@ -37,14 +37,6 @@ class ConfusablePair:
     confusion: float  # fraction of the samples of one expected to be taken for the other
 
 
-@dataclass(frozen=True)
-class SmallClass:
-    """A class of few samples."""
-
-    label: Label
-    samples: int
-
-
 def squared_distances(solution: Solution) -> np.ndarray:
     """Return squared distances ``(M, M)`` between class means in the whitened space.
 
@@ -72,11 +64,6 @@ def distance_scale(squared: np.ndarray, error: float) -> float:
     return float(np.exp(2 * brentq(excess, -farthest, farthest)))
 
 
-def _largest(counts: np.ndarray, most: int) -> np.ndarray:
-    """Return the positions of the classes with the most samples, in their order."""
-    return np.sort(np.argsort(-counts, kind="stable")[:most])
-
-
 @dataclass(frozen=True)
 class ClassDistances:
     """How far the classes are from each other: all that their pairs and their map need.
@@ -97,7 +84,7 @@ class ClassDistances:
 
     def largest(self, most: int) -> ClassDistances:
         """Return that of the classes with the most samples."""
-        rows = _largest(self.counts, most)
+        rows = np.sort(np.argsort(-self.counts, kind="stable")[:most])
         labels = [self.labels[i] for i in rows]
         return ClassDistances(labels, self.counts[rows], self.squared[np.ix_(rows, rows)])
 
@@ -134,7 +121,6 @@ def confusable(
     return ClassDistances.of(solution).pairs(limit, at_least)
 
 
-def small_classes(counts: Mapping[Label, int], below: int = FEW_SAMPLES) -> list[SmallClass]:
-    """List the classes of fewer samples than `below`, the smallest first."""
-    found = sorted(counts.items(), key=lambda entry: entry[1])
-    return [SmallClass(label, count) for label, count in found if count < below]
+def small_classes(counts: Mapping[Label, int], below: int = FEW_SAMPLES) -> list[tuple[Label, int]]:
+    """List the classes of fewer samples than `below` with their samples, the smallest first."""
+    return sorted((one for one in counts.items() if one[1] < below), key=lambda one: one[1])

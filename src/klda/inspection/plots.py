@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from klda.errors import KldaError, require
+from klda.inspection.class_map import shortened
 
 if TYPE_CHECKING:
     from klda.engine.solution import Solution
-    from klda.inspection.class_map import ClassMap, Dot
+    from klda.inspection.class_map import ClassMap
     from klda.inspection.evaluation import Evaluation
     from klda.inspection.label_set import ConfusablePair
 
 SUFFIXES = (".png", ".svg", ".pdf")
 MAP_SUFFIXES = (".html", *SUFFIXES)
 MOST_LINES = 60  # pairs joined on a map
+MOST_CONFUSED = 30  # classes in a confusion matrix
+LEAST_IN_BIN = 10  # answers: fewer say little
 
 
 def check_file(name: str, path: str | Path, suffixes: tuple[str, ...] = SUFFIXES) -> Path:
@@ -34,48 +37,96 @@ def check_file(name: str, path: str | Path, suffixes: tuple[str, ...] = SUFFIXES
 
 
 def draw_confusion(result: Evaluation, path: str | Path) -> None:
-    """Draw the confusion matrix: which classes are taken for which."""
-    path = check_file("path", path)
-    from sklearn.metrics import ConfusionMatrixDisplay
+    """Draw which classes are taken for which: errors only, classes that are confused together.
 
-    count = len(result.labels)
-    side = min(max(4.5, 0.16 * count + 2), 24)
+    Of many classes the picture shows those that are confused most.
+    """
+    path = check_file("path", path)
+    chosen = confused_classes(result.confusion)
+    errors = _errors(result.confusion)
+    shown = errors[np.ix_(chosen, chosen)]
+    fractions = shown / np.maximum(result.confusion.sum(axis=1)[chosen, None], 1)
+    side = min(max(4.5, 0.3 * len(chosen) + 2.5), 14)
     figure, axes = _pyplot().subplots(figsize=(side, side), layout="constrained")
-    fractions = result.confusion / np.maximum(result.confusion.sum(axis=1, keepdims=True), 1)
-    ConfusionMatrixDisplay(fractions, display_labels=list(map(str, result.labels))).plot(
-        ax=axes,
-        include_values=False,
-        cmap="magma_r",
-        xticks_rotation="vertical",
-        im_kw={"vmin": 0, "vmax": 1},
-    )
-    axes.tick_params(labelsize=max(4.0, min(9.0, 400 / max(count, 1))))
-    if count > 150:  # too small to read
-        axes.set(xticks=[], yticks=[])
-    title = f"accuracy {result.accuracy:.1%}, {result.samples:,} samples"
-    axes.set(title=title, xlabel="answer", ylabel="label (colour: fraction of its samples)")
+    image = axes.imshow(fractions, cmap="Reds", vmin=0, vmax=max(float(fractions.max()), 0.1))
+    names = [shortened(str(result.labels[i])) for i in chosen]
+    places = range(len(chosen))
+    axes.set_xticks(places, names, rotation="vertical", fontsize=8)
+    axes.set_yticks(places, names, fontsize=8)
+    edges = np.arange(len(chosen) + 1) - 0.5
+    axes.set_xticks(edges, minor=True)
+    axes.set_yticks(edges, minor=True)
+    axes.grid(which="minor", color="#e4e4e4", linewidth=0.6)
+    axes.tick_params(which="minor", length=0)
+    middle = float(image.norm.vmax) / 2
+    for row, column in zip(*np.nonzero(shown), strict=True):
+        colour = "white" if fractions[row, column] > middle else "black"
+        count = int(shown[row, column])
+        axes.text(column, row, count, ha="center", va="center", fontsize=7, color=colour)
+    title = f"{int(errors.sum()):,} errors in {result.samples:,} samples"
+    if len(chosen) < len(errors):
+        title += (
+            f"; {int(shown.sum()):,} of them are among these {len(chosen)} of {len(errors)} classes"
+        )
+    axes.set_title(title, fontsize=10, wrap=True)
+    axes.set(xlabel="answer", ylabel="label")
+    figure.colorbar(image, ax=axes, shrink=0.6, label="fraction of the label's samples")
     _save(figure, path)
+
+
+def confused_classes(confusion: np.ndarray, most: int = MOST_CONFUSED) -> list[int]:
+    """Return the classes to show, those that are confused with each other side by side.
+
+    Of many classes: the ones in the most frequent confusions, as far as there is room.
+    """
+    from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
+    from scipy.spatial.distance import squareform
+
+    both = _errors(confusion)
+    both = both + both.T
+    chosen = set(range(len(both)))
+    if len(both) > most:
+        chosen = set()
+        rows, columns = np.nonzero(np.triu(both))
+        for i in np.argsort(-both[rows, columns], kind="stable"):
+            pair = {int(rows[i]), int(columns[i])}
+            if len(chosen | pair) > most:
+                break
+            chosen |= pair
+        chosen = chosen or set(range(most))  # without errors
+    order = sorted(chosen)
+    if len(order) < 3:
+        return order
+    gaps = squareform(1 / (1 + both[np.ix_(order, order)].astype(float)), checks=False)
+    tree = optimal_leaf_ordering(linkage(gaps, "average"), gaps)
+    return [order[i] for i in leaves_list(tree)]
+
+
+def _errors(confusion: np.ndarray) -> np.ndarray:
+    errors = confusion.copy()
+    np.fill_diagonal(errors, 0)
+    return errors
 
 
 def draw_reliability(result: Evaluation, path: str | Path) -> None:
     """Draw the reliability diagram: how often answers of each probability are right."""
     path = check_file("path", path)
-    from sklearn.calibration import CalibrationDisplay
-
-    found = result.reliability
-    figure, (above, below) = _pyplot().subplots(
-        2, 1, figsize=(5, 6), height_ratios=(4, 1), sharex=True, layout="constrained"
+    found = result.reliability.with_at_least(LEAST_IN_BIN)
+    figure, axes = _pyplot().subplots(figsize=(5.5, 5.5), layout="constrained")
+    axes.plot([0, 1], [0, 1], color="#999999", linestyle="--", linewidth=1, label="calibrated")
+    axes.plot(found.confidence, found.accuracy, marker="o", color="#2f56c6", label="answers")
+    for count, x, y in zip(found.counts, found.confidence, found.accuracy, strict=True):
+        place = (0, -14 if y > 0.5 else 7)
+        axes.annotate(f"{count:,}", (x, y), place, textcoords="offset points", ha="center", size=8)
+    axes.set(
+        xlim=(0, 1.08),
+        ylim=(0, 1.08),
+        title=f"Expected calibration error {result.reliability.error:.1%}, "
+        f"{result.samples:,} samples\n(numbers: answers in each bin)",
+        xlabel="probability of the answer",
+        ylabel="fraction that is right",
     )
-    there, bins = found.counts > 0, len(found.counts)
-    curve = CalibrationDisplay(found.accuracy[there], found.confidence[there], None)
-    curve.plot(ax=above, name="answers")
-    above.set(
-        title=f"expected calibration error {found.error:.1%}, {result.samples:,} samples",
-        xlabel=None,
-        ylabel="fraction of answers that are right",
-    )
-    below.bar((np.arange(bins) + 0.5) / bins, found.counts / found.counts.sum(), 0.9 / bins)
-    below.set(xlabel="probability of the answer", ylabel="fraction")
+    axes.legend(loc="upper left")
     _save(figure, path)
 
 
@@ -93,15 +144,19 @@ def draw_map(solution: Solution, path: str | Path) -> None:
     title = f"{len(classes.labels):,} classes: neighbours are alike{lines}"
     if path.suffix.lower() == ".html":
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(_map_page(title, classes.draw(1000, 1000, 10), pairs), encoding="utf-8")
+        path.write_text(_map_page(title, classes, pairs), encoding="utf-8")
     else:
         _plot_map(title, classes, pairs, path)
 
 
+def _map_size(count: int) -> tuple[float, float, float]:
+    """Return the width and height of a map of so many classes, and the letters' size, in points."""
+    height = 72 * min(max(6.0, 1.1 * np.sqrt(count)), 20)
+    return 1.2 * height, height, max(5.0, min(9.0, 120 / np.sqrt(max(count, 1))))
+
+
 def _plot_map(title: str, classes: ClassMap, pairs: list[ConfusablePair], path: Path) -> None:
-    count = len(classes.labels)
-    height = 72 * min(max(6.0, 1.1 * np.sqrt(count)), 20)  # points, as the letters' size
-    width, size = 1.2 * height, max(5.0, min(9.0, 120 / np.sqrt(count)))
+    width, height, size = _map_size(len(classes.labels))
     dots = classes.draw(width, height, size)
     at = {dot.label: dot for dot in dots}
     figure = _pyplot().figure(figsize=(width / 72, height / 72 + 0.4))
@@ -120,10 +175,13 @@ def _plot_map(title: str, classes: ClassMap, pairs: list[ConfusablePair], path: 
     _save(figure, path)
 
 
-def _map_page(title: str, dots: list[Dot], pairs: list[ConfusablePair]) -> str:
+def _map_page(title: str, classes: ClassMap, pairs: list[ConfusablePair]) -> str:
+    size = _map_size(len(classes.labels))
+    dots = classes.draw(*size)
     at = {dot.label: i for i, dot in enumerate(dots)}
     drawn = {
         "title": title,
+        "size": size,
         "classes": [asdict(dot) for dot in dots],
         "pairs": [(at[pair.first], at[pair.second], pair.confusion) for pair in pairs],
     }

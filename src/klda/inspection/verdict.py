@@ -36,16 +36,9 @@ _WORDS = {
 
 
 def verdict(probability: float, known: bool | None, n_classes: int) -> Verdict:
-    """Judge an answer.
+    """Judge an answer by the probability of the likeliest class, of so many.
 
-    Parameters
-    ----------
-    probability : float
-        Of the likeliest class.
-    known : bool or None
-        Whether the input is like anything learned; None if that can't be told.
-    n_classes : int
-        How many classes there are to choose from.
+    `known` is whether the input is like anything learned; None if that can't be told.
     """
     if known is False:
         return Verdict.NEW

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from klda.engine.engine import Engine
-from klda.engine.parameters import Parameters
 from klda.errors import KldaError
 from klda.labels import Label, as_list, as_python, check_labels
 from klda.learner.inputs import InputEncoder
@@ -19,10 +17,13 @@ LONGEST_DESCRIPTION = 10_000  # characters
 
 
 def readable(label: Label) -> str:
-    """Return a label as a person would write it: ``card_arrival`` as ``card arrival``."""
+    """Return a label as a person would write it: ``card_arrival`` as ``card arrival``.
+
+    One without a letter says nothing: "".
+    """
     words = re.sub(r"[\W_]+", " ", str(label))
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", words)
-    return words.strip().lower()
+    return words.strip().lower() if any(map(str.isalpha, words)) else ""
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,13 @@ class ClassNames:
         check_labels([*self.declared, *given], "classes")
         for label, description in given.items():
             if description is not None and not (
-                isinstance(description, str) and 0 < len(description.strip()) <= LONGEST_DESCRIPTION
+                isinstance(description, str)
+                and any(map(str.isalpha, description))
+                and len(description.strip()) <= LONGEST_DESCRIPTION
             ):
                 raise KldaError(
-                    f"classes[{label!r}] is {description!r:.80}; a description is a text of at "
-                    f"most {LONGEST_DESCRIPTION:,} characters, or None."
+                    f"classes[{label!r}] is {description!r:.80}; a description has words, and at "
+                    f"most {LONGEST_DESCRIPTION:,} characters, or is None."
                 )
             if description is None and not readable(label):
                 raise KldaError(
@@ -93,52 +96,26 @@ class ClassNames:
         # Numbers and signs say nothing.
         return {label: text for label, text in texts.items() if any(map(str.isalpha, text))}
 
-    def hint(
+    def hints(
         self,
-        engine: Engine,
-        inputs: InputEncoder,
-        parameters: Parameters,
-        keep_all: bool,
-        *,
-        only_known: bool = False,
-    ) -> ClassNames:
-        """Give an engine these names as hints, encoding those that it does not have.
+        counts: Mapping[Label, int],
+        known: Mapping[Label, np.ndarray],
+        inputs: InputEncoder | None,
+    ) -> tuple[ClassNames, dict[Label, np.ndarray] | None]:
+        """Return the names with those in use, and what to take as hints; None if all stay.
 
-        With `only_known`, none is encoded. Returns the names with those in use.
+        Encodes what is not among the hints that are `known`, or, with `inputs` None, leaves it out.
         """
-        texts = self.texts(engine.counts)
-        hints = {} if engine.is_new else engine.model.hints.by_label()
-        if texts == {label: self.in_use.get(label) for label in hints}:
-            return self
-        if only_known:
+        texts = self.texts(counts)
+        if texts == {label: self.in_use.get(label) for label in known}:
+            return self, None
+        if inputs is None:
             texts = {label: self.in_use[label] for label in texts if label in self.in_use}
-        known = {self.in_use.get(label, ""): row for label, row in hints.items()}
-        missing = [text for text in dict.fromkeys(texts.values()) if text not in known]
-        if missing:
-            known |= dict(zip(missing, inputs.encode(missing), strict=True))
-        rows = np.array([known[text] for text in texts.values()])
-        engine.hint(rows, list(texts), parameters=parameters, keep_all=keep_all)
-        return replace(self, in_use=texts)
-
-    def given_to(
-        self, engine: Engine, inputs: InputEncoder, parameters: Parameters, keep_all: bool
-    ) -> tuple[ClassNames, str]:
-        """Update an engine's hints; return the names still in use.
-
-        Also a warning if some could not be encoded, or "".
-        """
-        can_read = inputs.modality == "text" and parameters.rule == "auto"
-        if not can_read or engine.is_new or engine.predicts_only:
-            return self, ""
-        try:
-            return self.hint(engine, inputs, parameters, keep_all), ""
-        except Exception as error:  # rows may be learned where the foundation model is not at hand
-            # The hints that it has stay, even of former names: nothing is left to encode.
-            reason = (str(error) or type(error).__name__).rstrip(".")
-            return self.hint(engine, inputs, parameters, keep_all, only_known=True), (
-                f"Some class names could not be encoded and are not used as examples: {reason}. "
-                "The next change encodes them, once the foundation model can be loaded."
-            )
+        rows = {self.in_use.get(label, ""): row for label, row in known.items()}
+        missing = [text for text in dict.fromkeys(texts.values()) if text not in rows]
+        if missing and inputs is not None:
+            rows |= dict(zip(missing, inputs.encode(missing), strict=True))
+        return replace(self, in_use=texts), {label: rows[text] for label, text in texts.items()}
 
     def pack(self) -> dict[str, Any]:
         """Return JSON-able values."""

@@ -21,6 +21,8 @@ from typing import Any
 from klda.data import Batch, Position, Table, identity
 from klda.errors import KldaError
 from klda.learner.learner import Learner
+from klda.learner.saving import pack_state, unpack_state
+from klda.learner.state import State
 from klda.progress import Show
 from klda.storage import folder as folders
 from klda.version import __version__
@@ -62,10 +64,10 @@ class Progress:
     @property
     def contents(self) -> list[str]:
         """Names what is in each file, wherever it is, and the columns; "" for a pipe."""
-        return [
-            _digest([file["content"], self.columns]) if "content" in file else ""
-            for file in self.files
-        ]
+        named = [json.dumps([file.get("content"), self.columns]).encode() for file in self.files]
+        digests = [hashlib.sha256(name).hexdigest()[:16] for name in named]
+        pairs = zip(self.files, digests, strict=True)
+        return [digest if "content" in file else "" for file, digest in pairs]
 
     @classmethod
     def load(cls, at: Path, *, verify: bool = False) -> tuple[Progress, folders.StoredModel]:
@@ -99,11 +101,8 @@ class ResumableLearn:
         self._at = self.folder / folders.LEARNING
         self._stored: folders.StoredModel | None = None  # the model of the checkpoint
         model = folders.load(self.folder) if folders.exists(self.folder) else None
-        history = [
-            entry
-            for entry in (model.document["history"] if model else [])
-            if "undone_by" not in entry
-        ]
+        entries = model.document["history"] if model else []
+        history = [entry for entry in entries if "undone_by" not in entry]
         self._runs = {entry.get("run") for entry in history}
         files = [{"path": str(table.path.resolve()), **identity(table.path)} for table in tables]
         inputs, label = tables[0].layout.inputs, tables[0].layout.label
@@ -198,43 +197,40 @@ class ResumableLearn:
                 f"be lost. Add to it with learner=Learner.load({str(self.folder)!r}), or name "
                 "another folder."
             )
-        if self._stored is None:
-            draft = learner.copy()
-        else:
-            device = learner.parameters.device
-            with folders.damage_named(self._at):
-                draft = Learner.unpack(self._stored, model=learner.encoder, device=device)
-            self._check(_differences(_options(draft), _options(learner)))
-        before = draft.samples - self.samples
-        ends: dict[int, Position] = {}  # of the batches read, by the rows read so far
-
-        def read() -> Iterator[tuple[Any, list[Any]]]:
-            rows = self.samples
-            for batch in batches:
-                rows += len(batch)
-                ends[rows] = batch.end
-                yield batch.inputs, batch.labels or []
-
-        def note() -> None:
-            """Take note of how many rows the draft holds by now, which is behind those read."""
-            rows = draft.samples - before
-            self._progress = replace(self._progress, samples=rows, **ends[rows]._asdict())
-            if self.every and time.monotonic() >= self._due:
-                self._save_checkpoint(draft)
-
-        self._due = time.monotonic() + self.every
-        draft.learn_batches(read(), after=note, progress=progress)
-        if not self.samples:
-            raise KldaError("inputs is empty: there is nothing to learn.")
         # As the caller named them: what a link leads to may have a name that tells nothing.
         source = named(table.path for table in self.tables)
         contents = [content for content in self._progress.contents if content]
-        learner.commit(draft, source, run=self._progress.run, contents=contents)
+        noted: dict[str, Any] = {"run": self._progress.run, "contents": contents}
+        with learner.changing("learn", source, **noted) as draft:
+            if self._stored is not None:
+                with folders.damage_named(self._at):
+                    state, _ = unpack_state(self._stored, learner.parameters.device)
+                self._check(_differences(_options(state), _options(draft)))
+                draft.engine, draft.names = state.engine, state.names
+            before = learner.samples
+            ends: dict[int, Position] = {}  # of the batches read, by the rows read so far
 
-    def _save_checkpoint(self, draft: Learner) -> None:
+            def read() -> Iterator[tuple[Any, list[Any]]]:
+                rows = self.samples
+                for batch in batches:
+                    rows += len(batch)
+                    ends[rows] = batch.end
+                    yield batch.inputs, batch.labels or []
+
+            def note() -> None:
+                """Take note of how many rows the draft holds by now, which is behind those read."""
+                rows = sum(draft.engine.counts.values()) - before
+                self._progress = replace(self._progress, samples=rows, **ends[rows]._asdict())
+                if self.every and time.monotonic() >= self._due:
+                    self._save_checkpoint(draft, learner.foundation)
+
+            self._due = time.monotonic() + self.every
+            draft.learn(learner.inputs.samples(read(), progress=progress), note)
+
+    def _save_checkpoint(self, draft: State, foundation: dict[str, Any]) -> None:
         start = time.monotonic()
         try:
-            arrays, document = draft.pack(solved=False)
+            arrays, document = pack_state(draft, foundation, solved=False)
             folders.save(self._at, arrays, document | {"learning": asdict(self._progress)})
         except folders.ModelFolderError as error:
             warnings.warn(f"{error} Learning goes on.", CheckpointWarning, stacklevel=2)
@@ -267,10 +263,6 @@ def named(paths: Iterable[str | Path]) -> str:
     return ", ".join(names[:NAMED_FILES]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
-
-
 def _differences(then: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
     for name in then | now:
         old, new = then.get(name), now.get(name)
@@ -278,9 +270,8 @@ def _differences(then: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
             yield f"it was begun with {name}={old!r}, not {new!r}: give the same"
 
 
-def _options(learner: Learner) -> dict[str, Any]:
-    """Return what a learner was made with, but for the device, which may be another one."""
-    keep = "features" if learner.keeps_all else None
-    parameters = learner.parameters.stored()
+def _options(state: State) -> dict[str, Any]:
+    """Return what a model was made with, but for the device, which may be another one."""
+    parameters = state.parameters.stored()
     del parameters["device"]
-    return {"keep": keep} | parameters
+    return {"keep": "features" if state.keeps_all else None} | parameters

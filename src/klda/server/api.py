@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Form, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Form, Header, HTTPException, Query, Request, Response
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 
 import klda
 from klda.data import as_label
-from klda.server import schemas
-from klda.server.changes import Change, Key, digest
+from klda.inspection.notes import label_notes, language_notes
+from klda.labels import similar_names
+from klda.server import responses, schemas
+from klda.server.changes import (
+    Change,
+    Declare,
+    Forget,
+    Key,
+    Learn,
+    Remove,
+    Rename,
+    Retry,
+    Samples,
+    Undo,
+    digest,
+)
 from klda.server.errors import STATUSES, ServerError
 from klda.server.events import event_stream
 from klda.server.inputs import inputs_of, rows_of_file
@@ -29,12 +46,17 @@ async def service_of(request: Request) -> Service:
 CurrentService = Annotated[Service, Depends(service_of)]
 GivenKey = Annotated[
     str | None,
-    Header(alias="Idempotency-Key", max_length=MAX_KEY_LENGTH, pattern=r"^[\x21-\x7e]+$"),
+    Header(
+        alias="Idempotency-Key",
+        max_length=MAX_KEY_LENGTH,
+        pattern=schemas.NO_SPACES,
+        description="Any name for this request: sent again with it, the request counts once.",
+    ),
 ]
 
 
 async def key_of(request: Request, idempotency_key: GivenKey = None) -> Key | None:
-    """Return the idempotency key of a request, and what tells another request with it."""
+    """Return the idempotency key of a request, with a digest that tells requests apart."""
     if idempotency_key is None:
         return None
     content = request.scope["path"].encode() + await request.body()
@@ -43,20 +65,54 @@ async def key_of(request: Request, idempotency_key: GivenKey = None) -> Key | No
 
 MaybeKey = Annotated[Key | None, Depends(key_of)]
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": schemas.ErrorAnswer, "description": meaning}
+    status: {"model": responses.ErrorAnswer, "description": meaning}
     for status, (_, meaning) in STATUSES.items()
     if status
 }
+
+
+class StrictRequest(Request):
+    """A request whose JSON has no name twice: one of the values would be lost."""
+
+    async def json(self) -> Any:
+        """Return the body."""
+        return json.loads(await self.body(), object_pairs_hook=_unique)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:  # FastAPI passes this kind of error on
+            raise HTTPException(422, f"{name[:200]!r} is there twice: give each name once.")
+        found[name] = value
+    return found
+
+
+class StrictRoute(APIRoute):
+    """A route whose requests are strict."""
+
+    def get_route_handler(self) -> Callable:
+        """Return what handles a request."""
+        handle = super().get_route_handler()
+
+        async def handle_strictly(request: Request) -> Response:
+            return await handle(StrictRequest(request.scope, request.receive))
+
+        return handle_strictly
+
+
 # For the OpenAPI document only: `klda.server.gate` checks the key before the body is read.
 _bearer = Depends(HTTPBearer(auto_error=False, description="An API key. Also as X-API-Key."))
-router = APIRouter(prefix="/v1", dependencies=[_bearer], responses=ERRORS)
+router = APIRouter(prefix="/v1", dependencies=[_bearer], responses=ERRORS, route_class=StrictRoute)
 open_router = APIRouter(prefix="/v1", responses=ERRORS)  # needs no key
 
 
-@router.post("/predict", response_model=schemas.PredictAnswer, tags=["ask"])
+@router.post("/predict", response_model=responses.PredictAnswer, tags=["ask"])
 async def predict(body: schemas.PredictBody, service: CurrentService) -> Any:
     """Answer for texts, images or features, with probabilities."""
-    snapshot, answers = await service.predict(await inputs_of(service, *body.inputs()), body.top)
+    inputs = await inputs_of(service, *body.inputs())
+    snapshot, answers = await service.predict(inputs, body.top)
+    service.on_asked(inputs, snapshot, answers)
     predictions = []
     for answer in answers:
         top = [
@@ -68,25 +124,26 @@ async def predict(body: schemas.PredictBody, service: CurrentService) -> Any:
     return {"predictions": predictions, "version": snapshot.version}
 
 
-@router.post("/explain", response_model=schemas.ExplainAnswer, tags=["ask"])
+@router.post("/explain", response_model=responses.ExplainAnswer, tags=["ask"])
 async def explain(body: schemas.ExplainBody, service: CurrentService) -> Any:
     """Explain an answer: the nearest classes, and how much each word contributes to it."""
     return await service.explain((await inputs_of(service, *body.inputs()))[0])
 
 
-@router.post("/suspects", response_model=schemas.SuspectsAnswer, tags=["look"])
+@router.post("/suspects", response_model=responses.SuspectsAnswer, tags=["look"])
 async def suspects(body: schemas.SuspectsBody, service: CurrentService) -> Any:
     """Find samples whose labels are probably wrong, and samples that are there twice.
 
-    Each is answered by what was learned and by the other samples; nothing is learned.
+    Each is compared with what was learned and with the other samples; nothing is learned. Unlikely
+    labels come first, then near-duplicates with different labels.
     """
     inputs = await inputs_of(service, *body.inputs())
     return {"suspects": await service.suspects(inputs, body.labels)}
 
 
-@router.post("/suggest", response_model=schemas.SuggestAnswer, tags=["look"])
+@router.post("/suggest", response_model=responses.SuggestAnswer, tags=["look"])
 async def suggest(body: schemas.SuggestBody, service: CurrentService) -> Any:
-    """Choose which of some inputs to label next: what the model is least sure of, or never saw."""
+    """Choose which inputs to label next: those the model is least sure of, or never saw."""
     inputs = await inputs_of(service, *body.inputs())
     return {"suggestions": await service.suggest(inputs, body.n)}
 
@@ -98,8 +155,9 @@ def _answer(service: Service, made: Change) -> dict[str, Any]:
         "classes": len(snapshot.counts),
         "samples": snapshot.samples,
         "new_classes": made.new_classes,
-        "learned": 0 if made.repeated else max(0, made.samples),
-        "forgotten": made.labels if made.kind in ("forget", "remove") else (),
+        "similar": similar_names(made.new_classes, snapshot.counts.keys() - made.new_classes),
+        "learned": len(made.labels) if isinstance(made, Learn) and not made.repeated else 0,
+        "forgotten": made.labels if isinstance(made, Forget | Remove) else (),
         "exact": made.exact,
         "undo": made.number,
         "repeated": made.repeated,
@@ -107,7 +165,7 @@ def _answer(service: Service, made: Change) -> dict[str, Any]:
 
 
 def _changing(path: str) -> Callable[[Callable], Callable]:
-    return router.post(path, response_model=schemas.ChangeAnswer, tags=["teach"])
+    return router.post(path, response_model=responses.ChangeAnswer, tags=["teach"])
 
 
 @_changing("/learn")
@@ -121,18 +179,18 @@ async def learn(body: schemas.LearnBody, service: CurrentService, key: MaybeKey)
     return _answer(service, await service.learn(inputs, body.labels, key))
 
 
-@router.post("/learn-file", response_model=schemas.FileAnswer, tags=["teach"])
+@router.post("/learn-file", response_model=responses.FileAnswer, tags=["teach"])
 async def learn_file(
     service: CurrentService,
     form: Annotated[schemas.FileForm, Form(media_type="multipart/form-data")],
     idempotency_key: GivenKey = None,
 ) -> Any:
-    """Learn the rows of a file of texts: any file that `klda learn` reads, as one change.
+    """Learn the rows of a file of texts as one change: any file that `klda learn` reads.
 
-    Columns are guessed unless they are named; the answer says which were read.
+    Columns are detected unless you name them; the answer says which were read.
     """
     if service.modality != "text":
-        raise ServerError("Files can be taught to models of texts only: use POST /v1/learn.")
+        raise ServerError("Only a model of texts learns files: use POST /v1/learn.")
     content, name = await form.file.read(), form.file.filename or "file"
     known, layout = service.snapshot.counts, form.layout()
     texts, labels, found, bad = await service.run(
@@ -142,18 +200,22 @@ async def learn_file(
     key = None if idempotency_key is None else Key(idempotency_key, content_digest)
     answer = _answer(service, await service.learn(texts, labels, key))
     skipped = [{"place": row.place, "problem": row.problem} for row in bad]
-    return {**answer, "texts": found.inputs, "labels": found.label, "skipped": skipped}
+    counts = Counter(labels)  # of the file: the model may have forgotten a class by now
+    notes = label_notes({label: counts[label] for label in answer["new_classes"]})
+    notes += language_notes(texts, service.foundation["name"])
+    read = {"texts": found.inputs, "labels": found.label, "skipped": skipped}
+    return {**answer, **read, "notes": notes}
 
 
 @_changing("/forget")
 async def forget(body: schemas.ForgetBody, service: CurrentService, key: MaybeKey) -> Any:
     """Forget classes (an undo is possible for a while), or exactly the samples given.
 
-    Classes are forgotten exactly if the model keeps a ledger of what it learned, holds its samples
-    because they are few, or was taught none of them.
+    Classes are forgotten exactly if the model keeps a ledger, has few samples, or learned none of
+    these classes' samples.
     """
     if not body.given():
-        return _answer(service, await service.change(Change("forget", body.labels, key=key)))
+        return _answer(service, await service.change(Forget(body.labels, key=key)))
     inputs = await inputs_of(service, *body.inputs())
     return _answer(service, await service.remove(inputs, body.labels, key))
 
@@ -162,22 +224,33 @@ async def forget(body: schemas.ForgetBody, service: CurrentService, key: MaybeKe
 async def undo(body: schemas.UndoBody, service: CurrentService, key: MaybeKey) -> Any:
     """Undo a change: the model becomes what it would be had the change never been made.
 
-    That is exact, also after other changes, and for as long as the history says `undoable`. An undo
-    is a change, too: undo it to make the change again.
+    That is exact, also after other changes, as long as the history says `undoable`. An undo is a
+    change, too: undo it to make the change again.
     """
-    return _answer(service, await service.change(Change("undo", target=body.undo or 0, key=key)))
+    return _answer(service, await service.change(Undo(body.undo or 0, key=key)))
+
+
+@router.post("/expire-undo", tags=["teach"])
+async def expire_undo(
+    body: schemas.ExpireUndoBody, service: CurrentService
+) -> dict[Literal["erased"], bool]:
+    """Erase what undoes changes, in the model folder and the journal too; say if there was any.
+
+    It holds features of what was learned and of what was forgotten.
+    """
+    return {"erased": await service.expire_undo(body.before)}
 
 
 @_changing("/retry")
 async def retry(body: schemas.RetryBody, service: CurrentService, key: MaybeKey) -> Any:
-    """Make a refused change now, as a new one."""
-    return _answer(service, await service.change(Change("retry", target=body.retry, key=key)))
+    """Make a change of GET /v1/refused now, as a new one."""
+    return _answer(service, await service.change(Retry(body.retry, key=key)))
 
 
 @_changing("/rename")
 async def rename(body: schemas.RenameBody, service: CurrentService, key: MaybeKey) -> Any:
     """Rename a class, or make one class of two."""
-    change = Change("rename", (body.old, body.new), merge=body.merge, key=key)
+    change = Rename(body.old, body.new, merge=body.merge, key=key)
     return _answer(service, await service.change(change))
 
 
@@ -189,31 +262,56 @@ async def declare(body: schemas.DeclareBody, service: CurrentService, key: Maybe
     """
     known = service.snapshot.counts  # names in a JSON object are texts, also if labels are integers
     integers = isinstance(next(iter(known), ""), int)
-    labels = [as_label(name, known) if integers else name for name in body.classes]
-    change = Change("declare", labels, descriptions=list(body.classes.values()), key=key)
-    return _answer(service, await service.change(change))
-
-
-@router.get("/refused", tags=["look"])
-async def refused(
-    service: CurrentService,
-) -> dict[Literal["refused"], list[schemas.RefusedChange]]:
-    """List the acknowledged changes that a start could not apply to the model it found."""
-    found = [
-        schemas.RefusedChange(
-            change=change.number,
-            kind=change.kind,
-            classes=list(dict.fromkeys(change.labels)),
-            samples=0 if change.rows is None else len(change.rows),
-            when=change.when,
-            reason=reason,
-        )
-        for change, reason in await service.read(lambda _, journal: journal.refused())
+    classes = [
+        (as_label(name, known) if integers else name, about) for name, about in body.classes.items()
     ]
-    return {"refused": found}
+    return _answer(service, await service.change(Declare(classes, key=key)))
 
 
-@router.get("/classes", response_model=schemas.ClassesAnswer, tags=["look"])
+@router.post("/tune-unknown", response_model=responses.TuneAnswer, tags=["teach"])
+async def tune_unknown(body: schemas.TuneBody, service: CurrentService, key: MaybeKey) -> Any:
+    """Fit the threshold of novelty to known and unknown inputs; none of them is learned.
+
+    The model then uses it for `known` and `verdict`.
+    """
+    known, unknown = [
+        await inputs_of(service, *each.inputs()) for each in (body.known, body.unknown)
+    ]
+    made = await service.tune_unknown(
+        known, unknown, key, reject=body.reject, by_class=body.by_class
+    )
+    said = {"version": made.number, "undo": made.number, "repeated": made.repeated}
+    return {**made.costs, **said}
+
+
+@router.get("/refused", response_model=responses.RefusedAnswer, tags=["look"])
+async def refused(service: CurrentService) -> Any:
+    """List the acknowledged changes that a start could not apply to the model it found."""
+    found = await service.read(lambda _, journal: journal.refused())
+    return {
+        "refused": [
+            {
+                **_described(one),
+                "samples": len(one.labels) if isinstance(one, Samples) else 0,
+                "reason": reason,
+            }
+            for one, reason in found
+        ]
+    }
+
+
+def _described(change: Change) -> dict[str, Any]:
+    return {
+        "change": change.number,
+        "kind": "merge" if isinstance(change, Rename) and change.merge else change.kind,
+        "when": change.when,
+        "by": change.by,
+        "classes": change.classes,
+        "samples": change.samples,
+    }
+
+
+@router.get("/classes", response_model=responses.ClassesAnswer, tags=["look"])
 async def classes(service: CurrentService, query: Annotated[schemas.ClassesQuery, Query()]) -> Any:
     """List the classes and their numbers of samples."""
     found = service.snapshot.search(query.search)
@@ -222,7 +320,7 @@ async def classes(service: CurrentService, query: Annotated[schemas.ClassesQuery
     return {"classes": listed, "total": len(found)}
 
 
-@router.get("/map", response_model=schemas.MapAnswer, tags=["look"])
+@router.get("/map", response_model=responses.MapAnswer, tags=["look"])
 async def class_map(service: CurrentService) -> Any:
     """Return a map of the classes and the pairs that are easily confused."""
     drawn, pairs = await service.class_overview()
@@ -236,10 +334,11 @@ async def class_map(service: CurrentService) -> Any:
     return {"places": places, "pairs": pairs}
 
 
-@router.get("/scores", response_model=schemas.ScoresAnswer, tags=["look"])
+@router.get("/scores", response_model=responses.ScoresAnswer, tags=["look"])
 async def scores(service: CurrentService) -> Any:
     """Return how the model answered on every sample just before it learned it."""
-    found = [(made.when, made.tally) for made in await service.history() if made.tally]
+    history = await service.history()
+    found = [(one.when, one.tally) for one in history if isinstance(one, Learn) and one.tally]
     right = sum(tally.right for _, tally in found)
     asked = right + sum(tally.wrong for _, tally in found)
     return {
@@ -248,29 +347,25 @@ async def scores(service: CurrentService) -> Any:
     }
 
 
-@router.get("/history", response_model=schemas.HistoryAnswer, tags=["look"])
+@router.get("/history", response_model=responses.HistoryAnswer, tags=["look"])
 async def history(service: CurrentService, query: Annotated[schemas.HistoryQuery, Query()]) -> Any:
     """List the latest changes, the latest first."""
     found = await service.history(query.limit, query.before)
     undoable = {change.number for change in await service.undoable(undos=True)}
-    listed = [
-        {
-            "change": made.number,
-            "kind": "merge" if made.merge else made.kind,
-            "when": made.when,
-            "by": made.by,
-            "classes": list(dict.fromkeys(made.labels)),
-            "samples": made.samples,
-            "new_classes": made.new_classes,
-            "undoes": made.target if made.kind == "undo" else None,
-            "undoable": made.number in undoable,
-        }
-        for made in reversed(found)
-    ]
-    return {"changes": listed}
+    return {
+        "changes": [
+            {
+                **_described(made),
+                "new_classes": made.new_classes,
+                "undoes": made.target if isinstance(made, Undo) else None,
+                "undoable": made.number in undoable,
+            }
+            for made in reversed(found)
+        ]
+    }
 
 
-@router.get("/quality", response_model=schemas.QualityAnswer, tags=["look"])
+@router.get("/quality", response_model=responses.QualityAnswer, tags=["look"])
 async def quality(service: CurrentService) -> Any:
     """Return how accurate the model is expected to be on new inputs, as a whole and by class.
 
@@ -281,7 +376,7 @@ async def quality(service: CurrentService) -> Any:
 
 @router.get(
     "/events",
-    responses={200: {"content": {"text/event-stream": {"schema": schemas.EVENT}}}},
+    responses={200: {"content": {"text/event-stream": {"schema": {"type": "object"}}}}},
     response_class=Response,
     tags=["look"],
 )
@@ -294,7 +389,7 @@ async def events(service: CurrentService) -> Response:
     return await event_stream(service.states())
 
 
-@router.get("/model", response_model=schemas.ModelAnswer, tags=["look"])
+@router.get("/model", response_model=responses.ModelAnswer, tags=["look"])
 async def model(service: CurrentService) -> Any:
     """Describe the model."""
     snapshot, writer = service.snapshot, service.writer
@@ -312,12 +407,10 @@ async def model(service: CurrentService) -> Any:
     }
 
 
-@open_router.get("/health", response_model=schemas.HealthAnswer, tags=["operate"])
+@open_router.get("/health", response_model=responses.HealthAnswer, tags=["operate"])
 async def health(service: CurrentService) -> Any:
     """Report whether the service is ready and can learn; needs no key."""
-    reasons = [reason for reason in service.problems.values() if reason]
-    if reasons:
-        raise ServerError(f"The service has a problem: {'; '.join(reasons)}.", 503, "problem")
+    service.check_health()
     return {"status": "ok", "version": service.snapshot.version}
 
 

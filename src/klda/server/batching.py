@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,20 @@ class Job:
     def rows(self) -> np.ndarray:
         """The rows that are encoded, in order."""
         return np.concatenate([self.done[start] for start in sorted(self.done)])
+
+
+def _parts(jobs: Sequence[Job], room: int, most: int) -> list[tuple[Job, slice]]:
+    """Take up to `most` inputs of each job, as long as there is room.
+
+    The oldest job has its turn in every batch; of the others, the short ones go first.
+    """
+    parts = []
+    for job in [*jobs[:1], *sorted(jobs[1:], key=lambda job: job.left)]:
+        if count := min(job.left, most, room):
+            parts.append((job, slice(job.taken, job.taken + count)))
+            job.taken += count
+            room -= count
+    return parts
 
 
 class Batcher:
@@ -92,15 +106,12 @@ class Batcher:
         """Requests that wait or are being encoded."""
         return len(self._jobs)
 
-    def ask(self, inputs: Any, top: int) -> Future:
-        """Return a future of the snapshot and one answer per input."""
-        return self._submit(Job(inputs, top=top))
+    def submit(self, inputs: Any, top: int = 0) -> Future:
+        """Return a future of the snapshot and one answer per input, with `top` classes each.
 
-    def encode(self, inputs: Any) -> Future:
-        """Return a future of the feature rows of inputs to learn or remove; predicts go first."""
-        return self._submit(Job(inputs))
-
-    def _submit(self, job: Job) -> Future:
+        Without `top`, it is one of the feature rows of the inputs; those who ask go first.
+        """
+        job = Job(inputs, top)
         with self._wake:
             if self._stopping:
                 raise ServerError("The service is stopping: try again in a moment.", 503)
@@ -123,27 +134,25 @@ class Batcher:
 
     def _take(self) -> list[tuple[Job, slice]]:
         """Take what is encoded next: predicts first, then learns."""
-        batch: list[tuple[Job, slice]] = []
-        queued, room = [job for job in self._jobs if job.left], self._max_batch
-        most = room if len(queued) == 1 else SLICE
-        asked, learned = ([job for job in queued if bool(job.top) is top] for top in (True, False))
-        for jobs in (asked, learned):
-            # The oldest has its turn in every batch; of the others, the short ones go first.
-            for job in [*jobs[:1], *sorted(jobs[1:], key=lambda job: job.left)]:
-                if count := min(job.left, most, room):
-                    batch.append((job, slice(job.taken, job.taken + count)))
-                    job.taken += count
-                    room -= count
-            room = SLICE if batch else room  # always some: learns must not wait forever
-        return batch
+        queued = [job for job in self._jobs if job.left]
+        most = self._max_batch if len(queued) == 1 else SLICE
+        asked = _parts([job for job in queued if job.top], self._max_batch, most)
+        room = SLICE if asked else self._max_batch  # always some: learns must not wait forever
+        return asked + _parts([job for job in queued if not job.top], room, most)
 
     def _process(self, batch: list[tuple[Job, slice]], encode: Encode) -> None:
         """Encode a batch, and finish the requests that it completes."""
-        batch = [(job, at) for job, at in batch if not job.future.done()]
+        gone = {job for job, _ in batch if job.future.done()}  # cancelled, or one part failed
+        with self._wake:
+            for job in gone:
+                self._jobs.pop(job, None)
+        batch = [(job, at) for job, at in batch if job not in gone]
         if not batch:
             return
         try:
-            rows = encode(_join([job.inputs[at] for job, at in batch]))
+            taken = [job.inputs[at] for job, at in batch]
+            is_rows = isinstance(taken[0], np.ndarray)
+            rows = encode(np.concatenate(taken) if is_rows else list(chain.from_iterable(taken)))
             self.on_batch(len(rows))
             parts = np.split(rows, np.cumsum([at.stop - at.start for _, at in batch])[:-1])
             with self._wake:
@@ -175,8 +184,3 @@ class Batcher:
         with self._wake:
             self._jobs.pop(job, None)
         settle(job.future, outcome)
-
-
-def _join(parts: list[Any]) -> Any:
-    is_rows = isinstance(parts[0], np.ndarray)
-    return np.concatenate(parts) if is_rows else [item for part in parts for item in part]

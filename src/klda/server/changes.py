@@ -1,15 +1,20 @@
-"""What changes a model, from the request to the journal, and where a model folder stands."""
+"""What changes a model: a class for each kind, from the request to the journal."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Self
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from klda.labels import Label
+from klda.inspection.refusal import Refusal
+from klda.labels import Label, SimilarClassWarning
+from klda.learner import ForgetTraceWarning, Learner
+from klda.learner.class_names import readable
+from klda.server.errors import ServerError
 
 API = "api"  # made a change, unless it says otherwise
 SERVICE = "service"  # the source of what it learned, and its entry in the extras of a model
@@ -29,54 +34,216 @@ class Key(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """How the model answered just before it was taught; `new` are samples of unknown classes."""
+    """How the model answered just before it learned; `new` are samples of unknown classes."""
 
     right: int
     wrong: int
     new: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Change:
-    """One change to a model; once it is made, also what came of it.
+    """One change to a model; once it is made, also what came of it."""
 
-    ``learn`` and ``remove`` have `rows` and one label per row; ``forget`` drops the classes in
-    `labels`; ``rename`` turns ``labels[0]`` into ``labels[1]``, which may be another
-    class if it is to `merge` them; ``declare`` has a description, or
-    None, for each class in `labels`. ``undo`` undoes the change number `target`; ``retry`` stands
-    for the refused change number `target`, made again.
-    """
+    kind: ClassVar[str]
+    kinds: ClassVar[dict[str, type[Change]]] = {}
 
-    kind: Literal["learn", "remove", "forget", "rename", "declare", "undo", "retry"]
-    labels: Sequence[Label] = ()
-    rows: np.ndarray | None = None  # float32
-    target: int = 0
-    descriptions: Sequence[str | None] = ()
-    merge: bool = False
     key: Key | None = None
-    tally: Tally | None = None
     by: str = API  # what made it: a program, the page, or an application that teaches
     # Once it is made:
-    number: int = 0
+    number: int = 0  # also in the learner's history
     when: float = 0.0  # seconds since 1970
     new_classes: Sequence[Label] = ()
     samples: int = 0  # that the model has more than before
-    exact: bool = False  # it forgot, and left no trace
+    exact: bool = False  # it forgot something, without a trace
     repeated: bool = False  # an earlier request with the same key had made the change already
 
+    def __init_subclass__(cls) -> None:
+        cls.kind = cls.__name__.lower()
+        cls.kinds[cls.kind] = cls
 
-class Bookmark(NamedTuple):
-    """Where a model folder stands in its journal; folders of klda 0.2.0 have a position alone."""
+    @property
+    def classes(self) -> Sequence[Label]:
+        """The classes that it is about."""
+        return ()
 
-    position: int = 0  # number of the last change in the model
-    checksum: str | None = None  # of that change and all before it
-    is_open: bool = False  # the journal may have more changes
+    def apply(self, learner: Learner) -> bool:
+        """Change a learner; return whether that forgot something without a trace."""
+        raise NotImplementedError
 
-    @classmethod
-    def of(cls, extras: Mapping[str, Any]) -> Self:
-        """Read it from what services keep in a model folder; what can't be one raises."""
-        noted = dict(extras.get(SERVICE, {}))
-        position, checksum = int(noted.get("position", 0)), noted.get("checksum")
-        if not 0 <= position <= MAX_NUMBER:
-            raise ValueError(f"its position in the journal is {position}")
-        return cls(position, checksum and str(checksum), bool(noted.get("is_open")))
+    def pack(self) -> dict[str, Any]:
+        """Return what JSON can hold: all but the rows."""
+        values = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "rows"}
+        return {"kind": self.kind, **values}
+
+    @staticmethod
+    def unpack(values: Mapping[str, Any], rows: np.ndarray | None) -> Change:
+        """Return the change that `pack` described; what can't be one raises."""
+        values = dict(values)
+        kind = Change.kinds[values.pop("kind")]
+        values["key"] = values["key"] and Key(*values["key"])
+        if issubclass(kind, Samples):
+            values["rows"] = rows
+        if issubclass(kind, Learn):
+            values["tally"] = values["tally"] and Tally(*values["tally"])
+        return kind(**values)
+
+
+@dataclass(frozen=True)
+class Labelled(Change):
+    """A change of classes, or of samples with one label each."""
+
+    labels: Sequence[Label]
+
+    @property
+    def classes(self) -> Sequence[Label]:
+        """The classes that it is about."""
+        return list(dict.fromkeys(self.labels))
+
+
+@dataclass(frozen=True)
+class Samples(Labelled):
+    """A change of samples."""
+
+    rows: np.ndarray | None  # float32; None once the model folder has them
+
+
+@dataclass(frozen=True)
+class Learn(Samples):
+    """Learn samples."""
+
+    tally: Tally | None = None
+
+    def apply(self, learner: Learner) -> bool:
+        """Learn them, as one of several changes with consecutive numbers."""
+        learn(learner, [self])
+        return False
+
+
+@dataclass(frozen=True)
+class Remove(Samples):
+    """Forget exactly these samples."""
+
+    def apply(self, learner: Learner) -> bool:
+        """Forget them."""
+        _check_known(self.labels, learner.classes)
+        assert self.rows is not None
+        # One with a number was made before: they were compared with what was learned then.
+        verify = not self.number
+        learner.forget_rows(self.rows, list(self.labels), source=SERVICE, verify=verify)
+        return True
+
+
+@dataclass(frozen=True)
+class Forget(Labelled):
+    """Forget classes."""
+
+    def apply(self, learner: Learner) -> bool:
+        """Forget them."""
+        _check_known(self.labels, learner.classes)
+        is_exact = not learner.traces_of(self.labels)
+        with warnings.catch_warnings(action="ignore", category=ForgetTraceWarning):
+            learner.forget(list(self.labels), source=SERVICE)
+        return is_exact
+
+
+@dataclass(frozen=True)
+class Rename(Change):
+    """Give a class another name; or `merge` it into the class of that name."""
+
+    old: Label
+    new: Label
+    merge: bool = False
+
+    @property
+    def classes(self) -> Sequence[Label]:
+        """The classes that it is about."""
+        return [self.old, self.new]
+
+    def apply(self, learner: Learner) -> bool:
+        """Rename it."""
+        _check_known([self.old], known := learner.classes)
+        if self.new in known and not self.merge:
+            raise ServerError(
+                f"There is a class {self.new!r} already: choose another name, or send "
+                '"merge": true to make one class of the two.',
+                409,
+            )
+        if self.new not in known and not (known[self.old] or learner.declared.get(self.old)):
+            _check_readable(self.new)
+        learner.rename(self.old, self.new, merge=self.merge)
+        return False
+
+
+@dataclass(frozen=True)
+class Declare(Change):
+    """Make classes known by their names, each with a description, or None."""
+
+    described: Sequence[tuple[Label, str | None]]
+
+    @property
+    def classes(self) -> Sequence[Label]:
+        """The classes that it is about."""
+        return [label for label, _ in self.described]
+
+    def apply(self, learner: Learner) -> bool:
+        """Declare them; the response, not the log, tells which names look like others."""
+        for label, description in self.described:
+            if description is None:
+                _check_readable(label)
+        with warnings.catch_warnings(action="ignore", category=SimilarClassWarning):
+            learner.declare(dict(self.described))
+        return False
+
+
+@dataclass(frozen=True)
+class Tune(Change):
+    """Set the threshold of unknown inputs."""
+
+    refusal: Mapping[str, Any] | None  # packed; None is the usual one
+    costs: Mapping[str, Any] = field(default_factory=dict)  # of each choice, for the response
+
+    def apply(self, learner: Learner) -> bool:
+        """Set it."""
+        learner.set_refusal(None if self.refusal is None else Refusal.unpack(dict(self.refusal)))
+        return False
+
+
+@dataclass(frozen=True)
+class Undo(Change):
+    """Undo a change; that with the number 0 is the latest that is neither an undo nor undone."""
+
+    target: int = 0
+
+    def apply(self, learner: Learner) -> bool:
+        """Undo it."""
+        learner.undo(self.target)
+        return False
+
+
+@dataclass(frozen=True)
+class Retry(Change):
+    """Make a refused change again, as a new one; the journal has that one only."""
+
+    target: int
+
+
+def learn(learner: Learner, changes: Sequence[Learn]) -> None:
+    """Learn the samples of changes with consecutive numbers, at the cost of one."""
+    rows = np.concatenate([change.rows for change in changes if change.rows is not None])
+    labels = [label for change in changes for label in change.labels]
+    parts = [len(change.labels) for change in changes]
+    learner.learn_rows(rows, labels, source=SERVICE, parts=parts)
+
+
+def _check_readable(name: Label) -> None:
+    if not readable(name):
+        raise ServerError(
+            f"The name {name!r} has no word in it: declare the class with a description.", 409
+        )
+
+
+def _check_known(labels: Sequence[Label], known: Collection[Label]) -> None:
+    for label in labels:
+        if label not in known:
+            raise ServerError(f"There is no class {label!r}; GET /v1/classes lists them.", 404)

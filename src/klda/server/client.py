@@ -7,7 +7,9 @@ import io
 import json
 import time
 import uuid
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,21 +18,23 @@ import numpy as np
 from klda.checks import REFUSED, checked_inputs
 from klda.engine.solution import Answer
 from klda.errors import KldaError, require
-from klda.labels import Label, as_list, as_python, check_one_each
+from klda.inspection.refusal import Choice, Tuning
+from klda.inspection.suggestions import Suggestion
+from klda.inspection.suspects import Suspect
+from klda.labels import Label, SimilarClassWarning, as_list, as_python, check_one_each, did_you_mean
 from klda.server.errors import ServerError
 from klda.server.settings import MAX_TOP
 
 if TYPE_CHECKING:
     from klda.inspection.evaluation import Evaluation
-    from klda.inspection.suggestions import Suggestion
-    from klda.inspection.suspects import Suspect
 
 BATCH = 500
 BATCH_IMAGES = 16
 BATCH_NUMBERS = 400_000  # of features; about 8 MB as JSON
 RETRIES = 4
-# The service refused the request for now, or the response was lost on the way from it. A change may
-# have been made then: it is sent again with the same idempotency key, and counts once.
+FOLLOW_AGAIN_SECONDS = 1.0
+# The service is busy, or its response was lost. A change may have been made then: it is sent again
+# with the same idempotency key, and counts once.
 _TRY_AGAIN = (429, 503, 0, 502, 504)
 
 
@@ -59,6 +63,10 @@ class Client:
     """
 
     def __init__(self, url: str, *, key: str | None = None, timeout: float = 60.0) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise KldaError(
+                f"url={url!r} is not an address; give one such as http://127.0.0.1:8000."
+            )
         httpx = require("httpx", "server")
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._http = httpx.Client(base_url=url.rstrip("/"), headers=headers, timeout=timeout)
@@ -123,22 +131,19 @@ class Client:
 
     def suspects(self, inputs: Any, labels: Sequence[Label] | np.ndarray) -> list[Suspect]:
         """Find samples whose labels are probably wrong, and samples that are there twice."""
-        from klda.inspection.suspects import Suspect  # loads the engine
-
-        inputs = checked_inputs(inputs, self.modality)
+        inputs = self._checked(inputs)
         body = {**self._body(inputs), "labels": _one_each(inputs, labels)}
         return [Suspect(**one) for one in self._call("POST", "/v1/suspects", body)["suspects"]]
 
     def suggest(self, inputs: Any, n: int = 20) -> list[Suggestion]:
         """Choose which of some inputs to label next."""
-        from klda.inspection.suggestions import Suggestion  # loads the engine
-
-        inputs = checked_inputs(inputs, self.modality)
-        found = self._call("POST", "/v1/suggest", {**self._body(inputs), "n": n})["suggestions"]
+        body = {**self._body(self._checked(inputs)), "n": n}
+        found = self._call("POST", "/v1/suggest", body)["suggestions"]
         return [Suggestion(**one) for one in found]
 
     def follow(self) -> Iterator[dict[str, int]]:
         """Yield the model's version, classes and samples now, and after each change."""
+        last = None
         while True:
             try:
                 with self._http.stream("GET", "/v1/events", timeout=60.0) as answer:
@@ -146,21 +151,23 @@ class Client:
                         answer.read()
                         _read(answer)
                     for line in answer.iter_lines():
-                        if line.startswith("data: "):
-                            yield json.loads(line[6:])
+                        if line.startswith("data: ") and (state := json.loads(line[6:])) != last:
+                            last = state
+                            yield state
             except self._lost:
-                time.sleep(1.0)
+                pass
+            time.sleep(FOLLOW_AGAIN_SECONDS)  # the service ends each stream after a while
 
     def learn(self, inputs: Any, labels: Sequence[Label] | np.ndarray) -> Self:
         """Learn samples, one label per input; on disk when this returns."""
         return self._change_samples("/v1/learn", inputs, labels)
 
     def _change_samples(self, path: str, inputs: Any, labels: Any) -> Self:
-        inputs = checked_inputs(inputs, self.modality)
-        names = _one_each(inputs, labels)
-        parts = self._parts(inputs)
-        bodies = [{**self._body(inputs[part]), "labels": names[part]} for part in parts]
-        return self._change(path, *bodies)
+        inputs = self._checked(inputs)
+        names, parts = _one_each(inputs, labels), self._parts(inputs)
+        return self._change(
+            path, *({**self._body(inputs[part]), "labels": names[part]} for part in parts)
+        )
 
     def declare(self, classes: Label | Sequence[Label] | Mapping[Label, str | None]) -> Self:
         """Make classes known by their names, or by descriptions if `classes` maps names to them."""
@@ -174,10 +181,9 @@ class Client:
         names = as_list(labels)
         if inputs is None:
             return self._change("/v1/forget", {"labels": names})
-        inputs = checked_inputs(inputs, self.modality)
-        return self._change_samples(
-            "/v1/forget", inputs, names * len(inputs) if len(names) == 1 else names
-        )
+        inputs = self._checked(inputs)
+        names = names * len(inputs) if len(names) == 1 else names
+        return self._change_samples("/v1/forget", inputs, names)
 
     def undo(self, number: int | None = None) -> Self:
         """Undo a change: the model becomes what it would be had it never been made.
@@ -187,27 +193,61 @@ class Client:
         """
         if number is None and not self._made:
             raise KldaError("number is missing: this client has nothing to undo; see its history.")
-        numbers = self._made[-1] if number is None else [number]
-        for one in reversed(numbers):
-            self._call_once("/v1/undo", {"undo": one})
-        self._made = [made for made in self._made if not set(made) & set(numbers)]
+        failed = None
+        for one in reversed(self._made[-1] if number is None else [number]):
+            try:
+                self._call_once("/v1/undo", {"undo": one})
+            except ServerError as error:
+                if error.status != 404:
+                    raise
+                failed = error  # nobody can undo it: it must not keep the others
+            self._made = [left for made in self._made if (left := [x for x in made if x != one])]
+        if failed:
+            raise failed
         return self
+
+    def expire_undo(self, before: float | None = None) -> bool:
+        """Erase undo data on the server, all or what is older than a time.
+
+        `before` is in seconds since 1970. Returns whether there was anything.
+        """
+        return bool(self._call("POST", "/v1/expire-undo", {"before": before})["erased"])
+
+    def tune_unknown(
+        self, known: Any, unknown: Any, *, reject: float | None = None, by_class: bool = False
+    ) -> Tuning:
+        """Fit the threshold beyond which inputs are unknown; return what each choice costs.
+
+        All inputs go in one request: at most 10,000 of each kind, and 16 MiB together.
+        """
+        body = {
+            "known": self._body(self._checked(known)),
+            "unknown": self._body(self._checked(unknown)),
+            "reject": reject,
+            "by_class": by_class,
+        }
+        made = self._call_once("/v1/tune-unknown", body)
+        self._made.append([int(made["version"])])
+        choices = [Choice(**one) for one in made["choices"]]
+        return Tuning(choices, made["known"], made["unknown"], made["classes"])
 
     def rename(self, old: Label, new: Label, *, merge: bool = False) -> Self:
         """Give a class another name; with `merge` it becomes part of the class of that name."""
         body = {"old": as_python(old), "new": as_python(new), "merge": merge}
         return self._change("/v1/rename", body)
 
-    def predict(self, inputs: Any, *, reject: float | None = None) -> np.ndarray:
+    def predict(self, inputs: Any, *, reject: float | bool | None = None) -> np.ndarray:
         """Return the likeliest class of each input.
 
         With `reject`, inputs unlike anything learned get ``"unknown"``, or -1 where classes are
-        integers. The service decides this at 0.05, so give 0.05.
+        integers. The service decides this as :meth:`tune_unknown` chose, or at 0.05: give True.
         """
-        if reject is not None and reject != REFUSED:
-            raise KldaError(f"reject={reject!r} is not possible: the service uses {REFUSED}.")
-        answers = self._ask(inputs, 1)
-        labels = np.array([answer["label"] for answer in answers])
+        if reject is not None and reject is not True and reject != REFUSED:
+            raise KldaError(
+                f"reject={reject!r} is not possible: the service decides as tuned, or at {REFUSED}."
+            )
+        answers = self.answer(inputs, top=1)
+        labels = np.array([answer.top[0][0] for answer in answers])
         if reject is None:
             return labels
         from klda.learner import UNKNOWN, UNKNOWN_INTEGER  # loads scikit-learn
@@ -220,78 +260,63 @@ class Client:
 
         Columns are in the order of :attr:`classes`.
         """
-        column = {label: i for i, label in enumerate(self.classes)}
-        if len(column) > MAX_TOP:
+        classes = list(self.classes)
+        if len(classes) > MAX_TOP:
             raise KldaError(
-                f"The model has {len(column)} classes, and the service returns at most {MAX_TOP} "
+                f"The model has {len(classes)} classes, and the service returns at most {MAX_TOP} "
                 "per input: use predict_top."
             )
-        answers = self._ask(inputs, max(1, len(column)))
-        probabilities = np.zeros((len(answers), len(column)))
-        for i, answer in enumerate(answers):
-            named = {entry["label"]: entry["probability"] for entry in answer["top"]}
-            if named.keys() != column.keys():
-                raise KldaError("The classes changed between two requests: ask again.")
-            probabilities[i, [column[label] for label in named]] = list(named.values())
-        return probabilities
+        found = [dict(top) for top in self.predict_top(inputs, max(1, len(classes)))]
+        if any(one.keys() != set(classes) for one in found):
+            raise KldaError("The classes changed between two requests: ask again.")
+        return np.array([[one[label] for label in classes] for one in found])
 
     def predict_top(self, inputs: Any, k: int = 3) -> list[list[tuple[Label, float]]]:
         """Return the `k` likeliest classes of each input and their probabilities."""
-        return [
-            [(entry["label"], entry["probability"]) for entry in answer["top"]]
-            for answer in self._ask(inputs, k)
-        ]
+        return [answer.top for answer in self.answer(inputs, top=k)]
 
     def answer(self, inputs: Any, *, top: int = 5) -> list[Answer]:
         """Return for each input the `top` likeliest classes, and whether it is known."""
-        return [
-            Answer(
-                [(entry["label"], entry["probability"]) for entry in answer["top"]],
-                answer["known"],
-                answer["novelty"],
-            )
-            for answer in self._ask(inputs, top)
-        ]
+        inputs = self._checked(inputs)
+        answers: list[Answer] = []
+        for part in self._parts(inputs):
+            body = {**self._body(inputs[part]), "top": top}
+            for found in self._call("POST", "/v1/predict", body)["predictions"]:
+                ranked = [(entry["label"], entry["probability"]) for entry in found["top"]]
+                answers.append(Answer(ranked, found["known"], found["novelty"]))
+        return answers
 
     def is_known(self, inputs: Any) -> np.ndarray:
         """Return whether each input is like anything learned.
 
         True also where the model has learned too little to tell.
         """
-        return _known(self._ask(inputs, 1))
+        return _known(self.answer(inputs, top=1))
 
     def novelty(self, inputs: Any) -> np.ndarray:
         """Return how unlike anything learned each input is; larger is less known."""
-        found = [answer["novelty"] for answer in self._ask(inputs, 1)]
+        found = [answer.novelty for answer in self.answer(inputs, top=1)]
         if all(value is None for value in found):
-            raise KldaError(
-                "This model can't tell known inputs from unknown ones; use a KLDA, KLDAEnsemble or "
-                "LDA."
-            )
+            raise KldaError("This model can't tell known inputs from unknown ones.")
         return np.array(found, float)
 
     def evaluate(self, inputs: Any, labels: Sequence[Label] | np.ndarray) -> Evaluation:
         """Compare the answers with the true labels; classes never learned count as wrong."""
-        inputs = checked_inputs(inputs, self.modality)
-        names = _one_each(inputs, labels)
-        answers = self._ask(inputs, 1)
         from klda.inspection.evaluation import Evaluation  # loads scikit-learn
 
-        sure = np.array([answer["probability"] for answer in answers])
-        return Evaluation.of(names, [answer["label"] for answer in answers], sure)
+        inputs = self._checked(inputs)
+        names = _one_each(inputs, labels)
+        best = [top[0] for top in self.predict_top(inputs, 1)]
+        sure = np.array([probability for _, probability in best])
+        return Evaluation.of(names, [label for label, _ in best], sure)
 
     def explain(self, value: Any) -> dict[str, Any]:
         """Explain the answer for one input: the nearest classes, and the words of a text."""
-        (values,) = self._body([value]).values()
-        return self._call("POST", "/v1/explain", {self.modality: values[0]})
+        ((value,),) = self._body([value]).values()
+        return self._call("POST", "/v1/explain", {self.modality: value})
 
-    def _ask(self, inputs: Any, top: int) -> list[dict[str, Any]]:
-        inputs = checked_inputs(inputs, self.modality)
-        answers: list[dict[str, Any]] = []
-        for part in self._parts(inputs):
-            body = {**self._body(inputs[part]), "top": top}
-            answers += self._call("POST", "/v1/predict", body)["predictions"]
-        return answers
+    def _checked(self, inputs: Any) -> Any:
+        return checked_inputs(inputs, self.modality)
 
     def _parts(self, inputs: Any) -> list[slice]:
         size = BATCH_IMAGES if self.modality == "image" else BATCH
@@ -308,9 +333,15 @@ class Client:
 
     def _change(self, path: str, *bodies: dict[str, Any]) -> Self:
         made: list[int] = []
-        self._made.append(made)
-        for body in bodies:
-            made.append(int(self._call_once(path, body)["version"]))
+        try:
+            for body in bodies:
+                answer = self._call_once(path, body)
+                made.append(int(answer["version"]))
+                if similar := answer["similar"]:
+                    warnings.warn(did_you_mean(similar), SimilarClassWarning, stacklevel=4)
+        finally:
+            if made:
+                self._made.append(made)
         return self
 
     def _call_once(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -337,19 +368,21 @@ class Client:
 
 
 def _read(answer: Any) -> dict[str, Any]:
-    try:
+    status, error = answer.status_code, None
+    with suppress(ValueError):
         content = answer.json()
-    except ValueError:
-        content = {}
-    if answer.status_code == 200 and isinstance(content, dict):
-        return content
-    error = content.get("error", {}) if isinstance(content, dict) else {}
-    message = error.get("message", f"The service responded with status {answer.status_code}.")
-    raise ServerError(message, answer.status_code, error.get("code", "unknown"))
+        if isinstance(content, dict):
+            if status == 200:
+                return content
+            error = content.get("error")
+    if not isinstance(error, dict):
+        said = f"{answer.url} responded with status {status}, not as klda serve does."
+        error = {"message": said, "code": "unknown"}
+    raise ServerError(error["message"], status, error["code"])
 
 
-def _known(answers: list[dict[str, Any]]) -> np.ndarray:
-    return np.array([answer["known"] is not False for answer in answers])
+def _known(answers: list[Answer]) -> np.ndarray:
+    return np.array([answer.known is not False for answer in answers])
 
 
 def _one_each(inputs: Any, labels: Any) -> list[Label]:

@@ -28,7 +28,7 @@ BACKLOG = 64  # connections that may wait to be accepted; fewer with few descrip
 # closed: asyncio accepts in one round, makes the connection in the next, and closes in a third.
 ROUNDS = 3
 OTHER_FILES = 32  # descriptors for what is opened while the service runs
-STOP_SECONDS = 2.0  # to send the rest of a request when the service stops
+REST_SECONDS = 2.0  # to send the rest of a request when the service stops
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Limits:
 
     connections: int = 1000  # fewer if the process has no file descriptors for as many
     backlog: int = BACKLOG
-    seconds: float = 10.0  # to send a request, or another `least` of its body
+    seconds: float = 10.0  # to send a request, or another `least` of it
     least: int = 10_000  # bytes
 
     def fitted(self, descriptors: float) -> Limits:
@@ -82,14 +82,11 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         """Return the class of a server's connections, which are counted together."""
         return type("Connection", (cls,), {"limits": limits, "open": OrderedDict()})
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._timer: asyncio.TimerHandle | None = None
-        self._bytes = 0  # received since the timer was set
-
     def connection_made(self, transport: Any) -> None:
         """Start the clock; close another connection if this is one too many."""
         super().connection_made(transport)
+        self._close = transport.close
+        self._timer: asyncio.TimerHandle | None = None
         self.open[self] = None
         self._set_timer(self.limits.seconds)
         if len(self.open) > self.limits.connections:
@@ -118,20 +115,25 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     def shutdown(self) -> None:
         """Finish the request under way; one that is not whole has a moment to become so."""
         super().shutdown()
-        if self._has_begun() and not self.has_request():
-            self._set_timer(STOP_SECONDS)
+        if self._timer is not None:
+            self._set_timer(REST_SECONDS)
 
     def close(self) -> None:
         """Close the connection, whatever has arrived."""
         self._forget()
-        self.transport.close()
+        self._close()
 
     def has_request(self) -> bool:
-        """Whether a whole request waits for its response."""
-        return self._has_begun() and not self.cycle.more_body
+        """Whether a whole request waits for its response.
 
-    def _has_begun(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+        Only here the state of Uvicorn's protocol is read, which is not documented. If another
+        version has other names for it, all requests are taken for whole: none is cut off.
+        """
+        try:
+            cycle = self.cycle
+            return cycle is not None and not (cycle.response_complete or cycle.more_body)
+        except AttributeError:
+            return True
 
     def _watch(self) -> None:
         """Let the clock run unless there is a whole request."""
@@ -143,12 +145,13 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     def _set_timer(self, seconds: float | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._bytes, self._timer = 0, None
+        self._bytes, self._timer = 0, None  # bytes received since the timer was set
         if seconds is not None:
-            self._timer = self.loop.call_later(seconds, self._time_out)
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(seconds, self._time_out)
 
     def _time_out(self) -> None:
-        if self._has_begun() and self._bytes >= self.limits.least:  # a large body, sent slowly
+        if self._bytes >= self.limits.least:  # a large request, sent slowly
             self._set_timer(self.limits.seconds)
         else:
             self.close()

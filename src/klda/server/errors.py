@@ -12,7 +12,7 @@ STATUSES = {
     400: ("malformed", "The body is not valid JSON."),
     401: ("unauthorized", "No key, or an unknown one."),
     403: ("forbidden", "The key does not allow this, or a page of another site sent the request."),
-    404: ("not_found", "There is no such class or undo."),
+    404: ("not_found", "There is no such path, class or change."),
     405: ("method", "The path does not support this method."),
     409: ("conflict", "The request conflicts with the state of the model."),
     413: ("too_large", "The body is too large."),
@@ -22,6 +22,9 @@ STATUSES = {
     503: ("busy", "The service is stopping, overloaded or has a problem: try again."),
 }
 INTERNAL = "Internal error; see the log for this request ID."
+PREDICTS_ONLY = (
+    "This model can only predict: it was saved compact. Serve the model that it was made from."
+)
 
 
 class ServerError(KldaError):

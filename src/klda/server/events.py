@@ -69,7 +69,8 @@ async def event_stream(states: AsyncIterator[dict | None]) -> StreamingResponse:
         async for one in states:
             yield _event(one)
 
-    return StreamingResponse(lines(), media_type="text/event-stream")
+    headers = {"X-Accel-Buffering": "no"}  # nginx is to pass events on as they come
+    return StreamingResponse(lines(), media_type="text/event-stream", headers=headers)
 
 
 def _event(state: dict[str, Any] | None) -> str:

@@ -1,6 +1,6 @@
 """The ASGI middleware in front of the application: who may do what, limits, headers, log, metrics.
 
-A request is refused here before its body is read: FastAPI would parse the body first.
+A request is rejected here before its body is read: FastAPI would parse the body first.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import base64
 import hashlib
 import hmac
 import logging
+import math
 import secrets
 import time
 import uuid
@@ -22,19 +23,23 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from klda.server.errors import ServerError
-from klda.server.settings import ApiKey, is_loopback
+from klda.server.settings import BURST, ApiKey, is_loopback
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 METHODS = READS | {"POST", "PUT", "PATCH", "DELETE"}
+API = ("/v1/", "/label-studio/")  # for programs; all other paths are the page's
 READS_BY_POST = frozenset(
     {
         *("/v1/predict", "/v1/explain", "/v1/suspects", "/v1/suggest"),
         *("/page/ask", "/page/why", "/label-studio/predict"),
     }
 )
+# These show questions of others, or rows of files that others sent: reading them needs `teach`.
+OTHERS_TEXTS = ("/page/inbox", "/page/import", "/page/quality/errors.csv")
 HEALTH = "/v1/health"  # answers everyone, by any name, at any rate: it reveals nothing
-OPEN = (HEALTH, "/v1/openapi.json", "/label-studio/", "/label-studio/health")
+OPEN = (HEALTH, "/v1/openapi.json", "/label-studio/", "/label-studio/health", "/login", "/logout")
+FILES = "/static/"  # of the page, open too
 SESSION_COOKIE = "klda_session"
 SESSION_SECONDS = 12 * 3600
 MAX_CLIENTS = 10_000  # and sessions
@@ -60,11 +65,10 @@ HEADERS = {
 log = logging.getLogger("klda.server")
 
 
-def needed_role(method: str, path: str) -> str | None:
-    """Return the role that a request needs; None if it needs no key."""
-    if path in OPEN or not path.startswith(("/v1/", "/page/", "/label-studio/")):
-        return None
-    return "ask" if method in READS or path in READS_BY_POST else "teach"
+def is_https(request: Request) -> bool:
+    """Whether a client speaks HTTPS, to the service or to a proxy in front of it."""
+    said = request.headers.get("x-forwarded-proto")
+    return "https" in (request.scope.get("scheme"), said)
 
 
 class Gate:
@@ -82,7 +86,7 @@ class Gate:
     ) -> None:
         self.app, self.state, self._paths, self._respond = app, app.state, paths, respond
         self._settings = settings = app.state.service.settings
-        self._limit = RateLimit(settings.rate, settings.burst)
+        self._limit = RateLimit(settings.rate)
         self._hosts = settings.allowed_hosts
         if not self._hosts and not settings.keys and is_loopback(settings.host):
             # Otherwise a page of another site could reach an open service under a name of its
@@ -100,21 +104,22 @@ class Gate:
         is_sign_in = path in ("/login", "/logout")
         most = min(self._settings.max_body, MAX_SIGN_IN if is_sign_in else 1 << 62)
 
+        request = Request({**scope, "app": self.app})
+
         async def send_secured(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(raw=list(message["headers"]))
-                if path.startswith("/static/") and status == 200:
+                if path.startswith(FILES) and status == 200:
                     headers["cache-control"] = "public, max-age=31536000, immutable"
                 for name, value in {**HEADERS, "x-request-id": number}.items():
                     headers.setdefault(name, value)
-                if scope.get("scheme") == "https":
+                if is_https(request):
                     headers.setdefault("strict-transport-security", "max-age=31536000")
                 message = {**message, "headers": headers.raw}
             await send(message)
 
-        request = Request({**scope, "app": self.app})
         try:
             self._check(request, most)
             await self.app(scope, _limited(receive, most), send_secured)
@@ -133,30 +138,31 @@ class Gate:
         host = headers.get("host", "")
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
         if self._hosts and name.lower() not in self._hosts and path != HEALTH:
-            raise ServerError(f"This service does not answer for the host {name[:100]!r}.", 403)
+            told = f"This service does not answer for the host {name[:100]!r}"
+            raise ServerError(f"{told}; allow it with klda serve --allowed-host.", 403)
         origin = headers.get("origin")
         is_foreign = origin is not None and origin.split("://", 1)[-1] != host
         if is_foreign and request.method not in READS:
-            raise ServerError("Requests from pages of other sites are refused.", 403)
+            raise ServerError("Pages of other sites may not send requests to this service.", 403)
         size = headers.get("content-length", "")
-        if size.isdigit() and int(size) > most:
+        if size.isdecimal() and int(size[:20]) > most:
             raise ServerError(TOO_LARGE.format(most), 413)
         if path != HEALTH:
             address = request.client.host if request.client else ""
-            self._limit.take(self.state.keys.client(secret_of(headers), address))
-        self._check_role(request, needed_role(request.method, path))
+            session = request.cookies.get(SESSION_COOKIE)
+            self._limit.take(self.state.keys.client(secret_of(headers), session) or address)
+        if path not in OPEN and not path.startswith(FILES):
+            self._check_role(request, path)
 
-    def _check_role(self, request: Request, wanted: str | None) -> None:
-        if wanted is None:
-            return
-        is_page = request.scope["path"].startswith("/page/")
-        if is_page:
-            role = self.state.keys.session_role(request.cookies.get(SESSION_COOKIE))
-        else:
+    def _check_role(self, request: Request, path: str) -> None:
+        if is_api := path.startswith(API):
             role = self.state.keys.role(secret_of(request.headers))
+        else:
+            role = self.state.keys.session_role(request.cookies.get(SESSION_COOKIE))
         if role is None:
-            raise ServerError(SIGN_IN if is_page else GIVE_KEY, 401)
-        if wanted == "teach" and role != "teach":
+            raise ServerError(GIVE_KEY if is_api else SIGN_IN, 401)
+        is_read = request.method in READS and not path.startswith(OTHERS_TEXTS)
+        if role != "teach" and not is_read and path not in READS_BY_POST:
             raise ServerError("This key may ask but not teach: use one with the role teach.", 403)
 
     def _note(self, scope: Scope, number: str, status: int, seconds: float) -> None:
@@ -193,18 +199,18 @@ class Keys:
 
     def role(self, secret: str | None) -> str | None:
         """Return the role of a key, or None if it is unknown."""
-        if not self.required:
-            return "teach"
-        given, found = _digest(secret or ""), None
+        given, found = _digest(secret), None
         for digest, role in self._digests:  # all of them: the time taken must reveal nothing
             if hmac.compare_digest(given, digest):
                 found = role
-        return found
+        return found if self.required else "teach"
 
-    def client(self, secret: str | None, address: str) -> str:
-        """Return the client that a request counts for: a known key, or an address."""
-        known = secret and self.required and self.role(secret)
-        return _digest(secret).hex() if secret and known else address
+    def client(self, secret: str | None, session: str | None) -> str:
+        """Return the client that a request counts for: a known key or session; "" if neither."""
+        for name, role in ((secret, self.role), (session, self.session_role)):
+            if self.required and role(name):
+                return _digest(name).hex()
+        return ""
 
     def open_session(self, secret: str) -> str | None:
         """Return a token for the page's cookie in exchange for a key; None if it is unknown."""
@@ -219,18 +225,16 @@ class Keys:
 
     def session_role(self, token: str | None) -> str | None:
         """Return the role of a session, or None if there is none."""
-        if not self.required:
-            return "teach"
-        role, until = self._sessions.get(_digest(token or ""), (None, 0.0))
-        return role if time.monotonic() < until else None
+        role, until = self._sessions.get(_digest(token), (None, math.inf))
+        return (role if time.monotonic() < until else None) if self.required else "teach"
 
     def close_session(self, token: str | None) -> None:
         """End a session."""
-        self._sessions.pop(_digest(token or ""), None)
+        self._sessions.pop(_digest(token), None)
 
 
-def _digest(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+def _digest(secret: str | None) -> bytes:
+    return hashlib.sha256((secret or "").encode("utf-8", "surrogatepass")).digest()
 
 
 def secret_of(headers: Mapping[str, str]) -> str | None:
@@ -245,10 +249,10 @@ def secret_of(headers: Mapping[str, str]) -> str | None:
 
 
 class RateLimit:
-    """One token bucket per client: `rate` requests per second (0 is no limit), `burst` at once."""
+    """One token bucket per client: `rate` requests per second (0 is no limit), `BURST` at once."""
 
-    def __init__(self, rate: float, burst: int) -> None:
-        self._rate, self._burst = rate, float(burst)
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, client: str) -> None:
@@ -256,8 +260,8 @@ class RateLimit:
         if not self._rate:
             return
         now = time.monotonic()
-        tokens, since = self._buckets.pop(client, (self._burst, now))
-        tokens = min(self._burst, tokens + (now - since) * self._rate)
+        tokens, since = self._buckets.pop(client, (float(BURST), now))
+        tokens = min(BURST, tokens + (now - since) * self._rate)
         allowed = tokens >= 1
         self._buckets[client] = (tokens - allowed, now)
         while len(self._buckets) > MAX_CLIENTS:

@@ -19,92 +19,108 @@ import json
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from klda.errors import KldaError
-from klda.server.changes import MAX_NUMBER, Bookmark, Change, Key, Tally
-from klda.storage.folder import JOURNAL, check_own
+from klda.errors import KldaError, is_lack_of_memory
+from klda.server.changes import MAX_NUMBER, SERVICE, Change, Key, Samples, Undo
+from klda.storage.folder import JOURNAL, database_files
 
-VERSION = 5
+VERSION = 7
 MAX_KEPT = 10_000  # changes that the model folder has
 MAX_HISTORY = 2_000  # changes that are listed
 
-SUFFIXES = ("", "-journal", "-wal", "-shm")  # of files that SQLite may keep
+# What SQLite says of a damaged file, and of statements that tables other than ours do not fit.
+DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 
 _SCHEMA = (
     """CREATE TABLE changes (
     number INTEGER PRIMARY KEY,
-    at REAL NOT NULL,
     change TEXT NOT NULL,
     rows BLOB,  -- NULL once the model folder has them
     key TEXT UNIQUE,
-    checksum TEXT NOT NULL  -- of this change and all before it
+    checksum TEXT NOT NULL,  -- of this change and all before it
+    refused TEXT  -- why it could not be replayed; empty once it was made again
 )""",
-    # Changes that could not be replayed, and why; NULL once they were made again.
-    "CREATE TABLE refused (number INTEGER PRIMARY KEY, reason TEXT)",
-    # How far the model folder has the changes; the foundation model of one not saved yet.
-    "CREATE TABLE state (position INTEGER NOT NULL, foundation TEXT)",
+    "CREATE TABLE state (position INTEGER NOT NULL)",  # the last change in the model folder
 )
 _ERASE = (
     "UPDATE changes SET rows = NULL WHERE number <= :position AND rows NOTNULL "
-    "AND number NOT IN (SELECT number FROM refused WHERE reason NOTNULL)",
-    "DELETE FROM changes WHERE number <= :oldest "
-    "AND number NOT IN (SELECT number FROM refused WHERE reason NOTNULL)",
-    "UPDATE state SET position = :position, foundation = NULL",
+    "AND coalesce(refused, '') = ''",
+    "DELETE FROM changes WHERE number <= :oldest AND coalesce(refused, '') = ''",
+    "UPDATE state SET position = :position",
 )
+
+
+class Bookmark(NamedTuple):
+    """Where a model folder stands in its journal; folders of klda 0.2.0 have a position alone."""
+
+    position: int = 0  # number of the last change in the model
+    checksum: str | None = None  # of that change and all before it
+    is_open: bool = False  # the journal may have more changes
+
+    @classmethod
+    def of(cls, extras: Mapping[str, Any]) -> Self:
+        """Read it from what services keep in a model folder; what can't be one raises."""
+        noted = dict(extras.get(SERVICE, {}))
+        position, checksum = int(noted.get("position", 0)), noted.get("checksum")
+        if not 0 <= position <= MAX_NUMBER:
+            raise ValueError(f"its position in the journal is {position}")
+        return cls(position, checksum and str(checksum), bool(noted.get("is_open")))
 
 
 class JournalError(KldaError):
     """A journal that can't be read or written, or does not belong to its model folder."""
 
 
+def unusable(path: Path, reason: object) -> JournalError:
+    """Return the error that says what to do about a journal."""
+    return JournalError(
+        f"{path} can't be used: {reason}. Restore it and the model from the same copy, or start "
+        "with --discard-journal to go on without the changes that only it has."
+    )
+
+
 class Journal:
     """Changes that are durable but may not be in the model folder yet.
 
     Only the process that holds the folder's lock may open it, and one thread at a time may use it.
-    `bookmark` says where the model in the folder stands; None if there is no model yet. Of the
-    changes that the model has, the latest `most` are kept. An error leaves the journal as it is.
+    `bookmark` says where the model in the folder stands. A new journal goes on after the number
+    `last`. An error leaves the journal as it is.
     """
 
-    def __init__(
-        self, folder: Path, bookmark: Bookmark | None = None, *, most: int = MAX_KEPT
-    ) -> None:
-        self.path, self._most = folder / JOURNAL, most
+    def __init__(self, folder: Path, bookmark: Bookmark, last: int = 0) -> None:
+        self.path = folder / JOURNAL
         self.problem = ""  # why it could not be read or written, until a write succeeds
         self.position = 0  # number of the last change that the model folder has
-        self.foundation: str | None = None  # of a model that is not saved yet
-        self.is_bound = bookmark is not None and bookmark.is_open
-        for suffix in SUFFIXES:
-            check_own(Path(f"{self.path}{suffix}"))
+        self.is_bound = bookmark.is_open  # the folder says that the journal may have more
         if self.is_bound and not self.path.exists():
-            raise self._unusable("it is missing, and may have changes that the model has not")
+            raise unusable(self.path, "it is missing, and may have changes that the model has not")
         with self._reporting():
             self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
         try:
             with self._decoding("its content"):
-                self._open(bookmark)
+                self._open(bookmark, last)
         except BaseException:
             self._db.close()
             raise
 
-    def _open(self, bookmark: Bookmark | None) -> None:
-        """Begin anew if it is of no use; raise if it has changes that would be lost then."""
-        given = bookmark or Bookmark()
-        is_own = self._is_own_version(given.position) and self._is_of_model(bookmark)
+    def _open(self, bookmark: Bookmark, last: int) -> None:
+        """Start again if it is of no use; raise if it has changes that would be lost then."""
+        is_own = self._is_own_version(bookmark.position) and self._is_of_model(bookmark)
         if self.is_bound and not is_own:
-            raise self._unusable("it is not the journal of this model")
+            raise unusable(self.path, "it is not the journal of this model")
         for setting in ("journal_mode = DELETE", "synchronous = EXTRA", "secure_delete = ON"):
             self._run(f"PRAGMA {setting}")
         if not is_own:
-            self._begin(given.position)
-        elif given.position > self.position:
-            self.saved(given.position)  # a kill came between save and erasure
+            self._begin(max(bookmark.position, last))
+        elif bookmark.position > self.position:
+            self.saved(bookmark.position)  # a kill came between save and erasure
 
     def _is_own_version(self, position: int) -> bool:
         ((version,),) = self._run("PRAGMA user_version")
@@ -116,27 +132,26 @@ class Journal:
             raise JournalError(
                 f"{self.path} was not written by this version of klda, and may have changes that "
                 "the model has not. Start and stop the service once with the version that wrote "
-                "it; or start with --discard-journal to go on without them."
+                "it, which saves them to the model. If this version still refuses it then, or to "
+                "go on without the changes, start with --discard-journal."
             )
         return False
 
-    def _is_of_model(self, bookmark: Bookmark | None) -> bool:
-        ((self.position, self.foundation),) = self._run("SELECT * FROM state")
-        if bookmark is None:
-            if self.foundation is None and self.history():
-                raise self._unusable("the model that it belongs to is missing")
-            return self.foundation is not None
+    def _is_of_model(self, bookmark: Bookmark) -> bool:
+        ((self.position,),) = self._run("SELECT position FROM state")
         position, checksum, _ = bookmark
         is_own = checksum is not None and self._checksum(position) == checksum
         if is_own and position < self.position:
-            raise self._unusable(
+            raise unusable(
+                self.path,
                 f"the model has the changes up to {position}, and those up to {self.position} are "
-                "no longer here: the model is older"
+                "no longer here: the model is older",
             )
         if not is_own and self.last > self.position:
-            raise self._unusable(
+            raise unusable(
+                self.path,
                 "it belongs to another model, or the model was replaced; it has "
-                f"{self.last - self.position} changes that its own model has not"
+                f"{self.last - self.position} changes that its own model has not",
             )
         return is_own
 
@@ -148,16 +163,10 @@ class Journal:
             for statement in _SCHEMA:
                 self._run(statement)
             first = (position, secrets.token_hex(16))
-            self._run("INSERT INTO changes VALUES (?, 0, '', NULL, NULL, ?)", *first)
-            self._run("INSERT INTO state VALUES (?, NULL)", position)
+            self._run("INSERT INTO changes VALUES (?, '', NULL, NULL, ?, NULL)", *first)
+            self._run("INSERT INTO state VALUES (?)", position)
             self._run(f"PRAGMA user_version = {VERSION}")
-        self.position, self.foundation = position, None
-
-    def begin_model(self, foundation: str) -> None:
-        """Note the foundation model of a new model, which its folder does not hold yet."""
-        with self.transaction():
-            self._run("UPDATE state SET foundation = ?", foundation)
-        self.foundation = foundation
+        self.position = position
 
     def close(self) -> None:
         """Close the file; one that no change was stored in is removed."""
@@ -170,27 +179,23 @@ class Journal:
 
     # ------------------------------------------------------------------ errors
 
-    def _unusable(self, reason: object) -> JournalError:
-        return JournalError(
-            f"{self.path} can't be used: {reason}. Restore it and the model from the same copy, or "
-            "start with --discard-journal to go on without the changes that only it has."
-        )
-
     @contextmanager
     def _decoding(self, what: str) -> Iterator[None]:
         try:
             yield
-        except (KldaError, MemoryError):
-            raise
         except Exception as error:  # values that can't be right may raise anything
-            raise self._unusable(f"{what} can't be read ({error})") from error
+            if isinstance(error, KldaError) or is_lack_of_memory(error):
+                raise
+            raise unusable(self.path, f"{what} can't be read ({error})") from error
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OSError) as error:
+        except sqlite3.Error as error:
             self.problem = f"could not read or write the journal: {error}"
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGED:
+                raise unusable(self.path, error) from error
             raise JournalError(f"Could not read or write {self.path}: {error}.") from error
 
     def _run(self, statement: str, *values: Any, **named: Any) -> list[Any]:
@@ -236,13 +241,13 @@ class Journal:
         """Return the changes that the model folder does not have, oldest first."""
         before, changes = self._checksum(self.position), []
         for number, text, rows, sealed, refused in self._run(
-            "SELECT changes.number, change, rows, checksum, refused.number FROM changes "
-            "LEFT JOIN refused USING (number) WHERE changes.number > ? ORDER BY changes.number",
+            "SELECT number, change, rows, checksum, refused FROM changes WHERE number > ? "
+            "ORDER BY number",
             self.position,
         ):
             if refused is None:
                 if sealed != _seal(before, number, text, rows):
-                    raise self._unusable(f"the checksum of change {number} is another one")
+                    raise unusable(self.path, f"the checksum of change {number} is another one")
                 changes.append(self._decoded(number, text, rows))
             before = sealed
         return changes
@@ -251,32 +256,47 @@ class Journal:
         """Erase what the model folder has."""
         with self.transaction():
             for statement in _ERASE:
-                self._run(statement, position=position, oldest=position - self._most)
-        self.position, self.foundation = position, None
+                self._run(statement, position=position, oldest=position - MAX_KEPT)
+        self.position = position
 
     # ------------------------------------------------------------------ changes
 
     def add(self, change: Change) -> None:
         """Store a change that was made."""
-        text = json.dumps(asdict(replace(change, rows=None)))
-        rows = None if change.rows is None else np.ascontiguousarray(change.rows, "<f4").tobytes()
+        text = json.dumps(change.pack())
+        rows = None
+        if isinstance(change, Samples) and change.rows is not None:
+            rows = np.ascontiguousarray(change.rows, "<f4").tobytes()
         sealed = _seal(self._checksum(self.last), change.number, text, rows)
         key = change.key.name if change.key else None
-        values = (change.number, change.when, text, rows, key, sealed)
-        self._run("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?)", *values)
+        values = (change.number, text, rows, key, sealed)
+        # A key that was used for a change that is undone is that of this change from now on.
+        self._run("UPDATE changes SET key = NULL WHERE key = ?", key)
+        self._run("INSERT INTO changes VALUES (?, ?, ?, ?, ?, NULL)", *values)
 
-    def _found(self, condition: str, *values: Any, rows: str = "NULL") -> list[Change]:
-        found = self._run(f"SELECT number, change, {rows} FROM changes WHERE {condition}", *values)
+    def renumber(self, changes: Sequence[Change], first: int) -> list[Change]:
+        """Give changes that the model folder does not have numbers that nobody was told."""
+        first = max(first, self.last + 1)
+        new = {change.number: first + i for i, change in enumerate(changes)}
+        self._run("DELETE FROM changes WHERE number > ? AND refused ISNULL", self.position)
+        renumbered: list[Change] = []
+        for change in changes:
+            if isinstance(change, Undo):
+                change = replace(change, target=new.get(change.target, change.target))
+            renumbered.append(replace(change, number=new[change.number]))
+            self.add(renumbered[-1])
+        return renumbered
+
+    def _found(self, condition: str, *values: Any) -> list[Change]:
+        found = self._run(f"SELECT number, change FROM changes WHERE {condition}", *values)
         return [self._decoded(*stored) for stored in found]
 
-    def _decoded(self, number: int, text: str, rows: bytes | None) -> Change:
+    def _decoded(self, number: int, text: str, rows: bytes | None = None) -> Change:
         with self._decoding(f"change {number}"):
-            stored = json.loads(text)
-            stored["key"] = stored["key"] and Key(*stored["key"])
-            stored["tally"] = stored["tally"] and Tally(*stored["tally"])
+            values, found = json.loads(text), None
             if rows is not None:
-                stored["rows"] = np.frombuffer(rows, "<f4").reshape(len(stored["labels"]), -1)
-            return Change(**stored)
+                found = np.frombuffer(rows, "<f4").reshape(len(values["labels"]), -1)
+            return Change.unpack(values, found)
 
     def made_with(self, key: Key) -> Change | None:
         """Return the change that an idempotency key was used for."""
@@ -299,33 +319,41 @@ class Journal:
     def numbered(self, numbers: Sequence[int]) -> list[Change]:
         """Return the changes with some numbers, without their rows, oldest first."""
         wanted = ",".join(str(int(number)) for number in numbers)
-        return self._found(f"number IN ({wanted}) ORDER BY number")
+        return self._found(f"change != '' AND number IN ({wanted}) ORDER BY number")
+
+    def is_undone(self, number: int) -> bool:
+        """Whether there is an undo of a change that was not undone itself."""
+        undos = "json_extract(change, '$.kind') = 'undo' AND json_extract(change, '$.target') = ?"
+        found = self._found(f"number > ? AND change != '' AND {undos}", number, number)
+        return any(not self.is_undone(one.number) for one in found)
 
     # ------------------------------------------------------------------ refused changes
 
     def refuse(self, change: Change, reason: str) -> None:
         """Keep a change that can't be replayed, but don't apply it again."""
-        self._run("INSERT INTO refused VALUES (?, ?)", change.number, reason)
+        self._run("UPDATE changes SET refused = ? WHERE number = ?", reason, change.number)
 
     def refused(self) -> list[tuple[Change, str]]:
         """Return the changes that could not be replayed, and why."""
-        reasons = dict(self._run("SELECT * FROM refused WHERE reason NOTNULL"))
-        kept = "number IN (SELECT number FROM refused WHERE reason NOTNULL) ORDER BY number"
-        return [(one, reasons[one.number]) for one in self._found(kept, rows="rows")]
+        kept = (
+            "SELECT number, change, rows, refused FROM changes WHERE refused > '' ORDER BY number"
+        )
+        return [(self._decoded(*stored), reason) for *stored, reason in self._run(kept)]
 
-    def mark_retried(self, number: int) -> None:
-        """Note that a refused change was made again, as another one."""
-        self._run("UPDATE refused SET reason = NULL WHERE number = ?", number)
-        self._run("UPDATE changes SET rows = NULL WHERE number = ?", number)
+    def take_refused(self, number: int) -> Change | None:
+        """Return a refused change, which is to be made as another one; None if it is none."""
+        found = next((change for change, _ in self.refused() if change.number == number), None)
+        if found:
+            self._run("UPDATE changes SET refused = '', rows = NULL WHERE number = ?", number)
+        return found
 
 
 def set_aside(folder: Path) -> None:
     """Give the journal of a folder, if it has one, a name that nobody looks for."""
     moment = time.strftime("%Y%m%d-%H%M%S")
-    for suffix in SUFFIXES:
-        path = folder / f"{JOURNAL}{suffix}"
+    for path in database_files(folder / JOURNAL):
         if path.exists():
-            path.rename(folder / f"{JOURNAL}.{moment}{suffix}")
+            path.rename(folder / path.name.replace(JOURNAL, f"{JOURNAL}.{moment}"))
 
 
 def _seal(before: str | None, *values: Any) -> str:

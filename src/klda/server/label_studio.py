@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Self
@@ -16,12 +16,14 @@ from xml.etree import ElementTree
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter
 
 from klda.data import as_label
 from klda.labels import Label
+from klda.learner.class_names import readable
+from klda.server import schemas
 from klda.server.api import CurrentService
-from klda.server.changes import Change, Key, digest
+from klda.server.changes import Declare, Key, Learn, Undo, digest
 from klda.server.errors import ServerError
 from klda.server.service import Service
 from klda.server.settings import MAX_TEXT_LENGTH, MAX_TOP
@@ -30,7 +32,9 @@ BY = "label-studio"
 TAUGHT = ("ANNOTATION_CREATED", "ANNOTATIONS_CREATED", "ANNOTATION_UPDATED")
 CHUNK = 64  # annotations that are encoded together
 DELETED = ("ANNOTATIONS_DELETED", "ANNOTATION_DELETED")
+Said = tuple[int, str | None, str | None]  # an annotation's id, its text, and the class chosen
 
+_text: TypeAdapter[str] = TypeAdapter(schemas.Text)
 log = logging.getLogger("klda.server")
 router = APIRouter(prefix="/label-studio", include_in_schema=False)  # the format is not ours
 
@@ -55,6 +59,12 @@ class Annotation(BaseModel):
     was_cancelled: bool = False
 
 
+class Chosen(BaseModel):
+    """What was chosen of one control, if it has choices."""
+
+    choices: list[schemas.Name] | None = None
+
+
 class Project(BaseModel):
     """A project; some requests have only its id, with the time when it was made."""
 
@@ -62,31 +72,48 @@ class Project(BaseModel):
     label_config: str = ""
 
 
-def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, dict) else value
-
-
-def _project(value: Any) -> Any:
-    return {"id": value.split(".")[0]} if isinstance(value, str) else value
+_project = BeforeValidator(lambda x: {"id": x.split(".")[0]} if isinstance(x, str) else x)
+_listed = BeforeValidator(lambda x: [x] if isinstance(x, dict) else x)
 
 
 class Sent(BaseModel):
-    """The body of any request."""
+    """What every body has: a project, and somewhere its labeling configuration."""
 
-    action: str = ""
-    project: Annotated[Project, BeforeValidator(_project)] = Project()
+    project: Annotated[Project, _project] = Project()
     label_config: str = ""
     schema_: str = Field("", alias="schema")
-    tasks: list[Task] = []
-    # One or several, or for training: tasks with theirs.
-    annotation: Annotated[list[Annotation], BeforeValidator(_listed)] = []
-    annotations: list[Annotation] | list[Task] = []
-    task: Annotated[list[Task], BeforeValidator(_listed)] = []
 
     @cached_property
     def config(self) -> LabelingConfig:
         """The labeling configuration."""
         return LabelingConfig.of(self.label_config or self.schema_ or self.project.label_config)
+
+    def says(self, task: Task | None, annotation: Annotation) -> Said:
+        """Return what an annotation of a task says; of one that was deleted there is no task."""
+        if task is None:
+            return annotation.id, None, None
+        return annotation.id, self.config.text_of(task), self.config.chosen(annotation)
+
+
+class Asked(Sent):
+    """Tasks to answer for."""
+
+    tasks: list[Task] = []
+
+
+class Event(Sent):
+    """What annotators did."""
+
+    action: str = ""
+    task: Annotated[list[Task], _listed] = []
+    annotation: Annotated[list[Annotation], _listed] = []  # of these tasks
+    annotations: list[Annotation] = []  # that were deleted
+
+
+class Trained(Sent):
+    """All tasks with their annotations."""
+
+    annotations: list[Task] = []
 
 
 @dataclass(frozen=True)
@@ -122,7 +149,9 @@ class LabelingConfig:
     def text_of(self, task: Task) -> str | None:
         """Return the text of a task; None if it has none."""
         text = task.data.get(self.field, task.data.get("$undefined$"))
-        return text[:MAX_TEXT_LENGTH] if isinstance(text, str) and text.strip() else None
+        if not isinstance(text, str) or not re.search(schemas.VISIBLE, text):
+            return None
+        return _text.validate_python(text[:MAX_TEXT_LENGTH])
 
     def chosen(self, annotation: Annotation) -> str | None:
         """Return the class that was chosen; None unless it is exactly one."""
@@ -132,9 +161,9 @@ class LabelingConfig:
             choice
             for entry in annotation.result
             if entry.get("from_name") == self.control
-            for choice in (entry.get("value") or {}).get("choices") or []
+            for choice in Chosen.model_validate(entry.get("value") or {}).choices or []
         ]
-        return found[0] if len(found) == 1 and isinstance(found[0], str) else None
+        return found[0] if len(found) == 1 else None
 
     def result(self, label: Label) -> list[dict[str, Any]]:
         """Return a class as Label Studio shows it."""
@@ -150,8 +179,7 @@ class LabelingConfig:
 @router.get("/health")
 async def health(service: CurrentService) -> Any:
     """Report whether the service works; needs no key."""
-    if any(service.problems.values()):
-        raise ServerError("The service has a problem; see GET /v1/health.", 503, "problem")
+    service.check_health()
     return {"status": "UP", "model_class": "klda"}
 
 
@@ -162,14 +190,14 @@ async def setup(sent: Sent, service: CurrentService) -> Any:
         raise ServerError("Label Studio can be connected to a model of texts only.")
     known = service.snapshot.counts
     labels = [as_label(choice, known) for choice in dict.fromkeys(sent.config.choices)]
-    new = [label for label in labels if label not in known]
+    new = [label for label in labels if label not in known and readable(label)]
     if new and service.snapshot.learner.parameters.rule == "auto":
-        await service.change(Change("declare", new, descriptions=[None] * len(new), by=BY))
+        await service.change(Declare([(label, None) for label in new], by=BY))
     return {"model_version": _version(service)}
 
 
 @router.post("/predict")
-async def predict(sent: Sent, service: CurrentService) -> Any:
+async def predict(sent: Asked, service: CurrentService) -> Any:
     """Answer for tasks; what is unlike anything learned gets no class, and a score of 0."""
     config, known = sent.config, service.snapshot.counts
     texts = [config.text_of(task) for task in sent.tasks]
@@ -195,86 +223,89 @@ def _version(service: Service) -> str:
 
 
 @router.post("/webhook")
-async def webhook(sent: Sent, service: CurrentService, request: Request) -> Any:
+async def webhook(sent: Event, service: CurrentService, request: Request) -> Any:
     """Learn from what annotators do: an annotation that was made, changed or deleted."""
-    pairs: Iterable[tuple[Task | None, Annotation]]
     if sent.action in TAUGHT:
         tasks = {task.id: task for task in sent.task}
-        pairs = ((tasks.get(one.task), one) for one in sent.annotation)
+        said = [sent.says(tasks.get(one.task), one) for one in sent.annotation]
     elif sent.action in DELETED:
-        pairs = ((None, Annotation(id=one.id)) for one in sent.annotations if one.id)
+        said = [sent.says(None, one) for one in sent.annotations]
     elif sent.action == "START_TRAINING":  # nothing to do: all annotations were learned
-        pairs = ()
+        said = []
     else:
         return {"status": "Unknown event"}
-    return await _teach_all(request, service, sent, pairs)
+    return await _teach_all(request, service, sent.project, said)
 
 
 @router.post("/train")
-async def train(sent: Sent, service: CurrentService, request: Request) -> Any:
+async def train(sent: Trained, service: CurrentService, request: Request) -> Any:
     """Learn the annotations of all tasks, as far as they were not learned yet."""
-    tasks = (task for task in sent.annotations if isinstance(task, Task))
-    pairs = ((task, annotation) for task in tasks for annotation in task.annotations)
-    return await _teach_all(request, service, sent, pairs)
+    said = [sent.says(task, one) for task in sent.annotations for one in task.annotations]
+    return await _teach_all(request, service, sent.project, said)
 
 
 # ------------------------------------------------------------------ learning annotations
 
 
 async def _teach_all(
-    request: Request,
-    service: Service,
-    sent: Sent,
-    pairs: Iterable[tuple[Task | None, Annotation]],
+    request: Request, service: Service, project: Project, said: list[Said]
 ) -> JSONResponse:
-    """Learn what annotations of tasks say; of none without a task."""
-    made = 0
-    wanted = []
-    for task, annotation in pairs:
-        name = f"{BY}-{sent.project.id}-{annotation.id}"
-        text = None if task is None else sent.config.text_of(task)
-        wanted.append((name, text, sent.config.chosen(annotation) if task else None))
+    """Learn what annotations say; the answer names those that could not be taken back."""
+    made, problems = 0, []
     async with request.app.state.label_studio:  # of two requests, the later one counts
-        for start in range(0, len(wanted), CHUNK):
-            some = (_teach(service, *one) for one in wanted[start : start + CHUNK])
-            made += sum(await asyncio.gather(*some))
-    return JSONResponse({"status": "ok", "result": {"changes": made}}, 201)
+        for start in range(0, len(said), CHUNK):
+            some = said[start : start + CHUNK]
+            calls = (_teach(service, f"{BY}-{project.id}-{id}", *what) for id, *what in some)
+            for (id, *_), (count, problem) in zip(some, await asyncio.gather(*calls), strict=True):
+                made += count
+                problems += [{"annotation": id, "reason": problem}] if problem else []
+    result = {"changes": made} | ({"not_taken_back": problems} if problems else {})
+    return JSONResponse({"status": "ok", "result": result}, 201)
 
 
-async def _teach(service: Service, name: str, text: str | None, choice: str | None) -> int:
-    """Let the model have learned exactly what an annotation says now; return how many changes.
+async def _teach(
+    service: Service, name: str, text: str | None, choice: str | None
+) -> tuple[int, str]:
+    """Let the model have learned exactly what an annotation says now.
 
-    The idempotency keys of changes say what was learned of it before.
+    Return how many changes that took, and why what it said before was not taken back, if so. The
+    idempotency keys of changes say what was learned of it before.
     """
     wanted = None if text is None or choice is None else digest(f"{choice}\n{text}".encode())
     before = await service.read(lambda _, journal: journal.made_with_keys(f"{name}-"))
     last = before[-1] if before else None
-    has = last.key.digest if last is not None and last.kind == "learn" and last.key else None
+    has = last.key.digest if isinstance(last, Learn) and last.key else None
     if has == wanted:
-        return 0
-    made = len(before)
-    if last is not None and has is not None:
-        made += await _take_back(service, last, text, Key(f"{name}-{made}", ""))
+        return 0, ""
+    made, problem = 0, ""
+    if isinstance(last, Learn) and has is not None:
+        key = Key(f"{name}-{len(before)}", "")
+        made, problem = await _take_back(service, last, text, key)
     if text is not None and choice is not None and wanted is not None:
         label = as_label(choice, service.snapshot.counts)
-        await service.learn([text], [label], Key(f"{name}-{made}", wanted), by=BY)
+        key = Key(f"{name}-{len(before) + made}", wanted)
+        await service.learn([text], [label], key, by=BY)
         made += 1
-    return made - len(before)
+    return made, problem
 
 
-async def _take_back(service: Service, learned: Change, text: str | None, key: Key) -> int:
-    """Take back what was learned of an annotation, if that is still possible."""
+async def _take_back(
+    service: Service, learned: Learn, text: str | None, key: Key
+) -> tuple[int, str]:
+    """Take back what was learned of an annotation, unless someone did; or say why not."""
     try:
         undoable = [change.number for change in await service.undoable()]
         if learned.number in undoable:
-            await service.change(Change("undo", target=learned.number, key=key, by=BY))
+            await service.change(Undo(learned.number, key=key, by=BY))
+        elif await service.read(lambda _, journal: journal.is_undone(learned.number)):
+            return 0, ""
         elif text is not None:
             await service.remove([text], learned.labels, key, by=BY)
         else:
             raise ServerError("It was learned too long ago, and its text is not given.", 409)
-        return 1
+        return 1, ""
     except ServerError as error:
         if error.status not in (404, 409):
             raise
         log.warning("annotation not taken back", extra={"key": key.name, "error": str(error)})
-        return 0
+        return 0, str(error)

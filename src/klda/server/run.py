@@ -97,8 +97,8 @@ class PlainFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, and the lines of an error."""
         moment = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
-        values = " ".join(f"{name}={value}" for name, value in _extras(record).items())
-        text = f"{moment} {record.levelname.lower()} {record.getMessage()} {values}".rstrip()
+        values = "".join(f" {name}={value}" for name, value in _extras(record).items())
+        text = f"{moment} {record.levelname.lower()} {record.getMessage()}{values}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 
@@ -107,10 +107,13 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        entry = {"time": moment, "level": record.levelname.lower(), "logger": record.name}
-        entry["event"] = record.getMessage()
-        entry |= _extras(record)
+        entry = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+            **_extras(record),
+        }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return json.dumps(entry, ensure_ascii=False, default=str)
@@ -127,7 +130,7 @@ def configure_logs(quiet: bool) -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PlainFormatter() if sys.stderr.isatty() else JsonFormatter())
-    for name in ("klda", "uvicorn", "py.warnings"):
+    for name in ("klda", "klda.data", "uvicorn", "py.warnings"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(logging.WARNING if quiet or name == "uvicorn" else logging.INFO)

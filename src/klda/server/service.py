@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from klda.inspection.suspects import Suspect
 from klda.labels import Label
 from klda.learner import Learner
 from klda.server.batching import Batcher, Encode
-from klda.server.changes import API, Change, Key
+from klda.server.changes import API, Change, Key, Learn, Remove, Tune, Undo
+from klda.server.errors import ServerError
 from klda.server.events import Watchers
 from klda.server.journal import Journal
 from klda.server.settings import ServiceSettings
@@ -30,12 +31,14 @@ from klda.server.workers import (
     claim_blas_memory,
     divide_processors,
     limit_blas_threads,
+    started_threads,
 )
 from klda.server.writer import Writer
 
 BACKGROUND_THREADS = 4  # that decode images and explain: each image may take much memory
 MAX_PAIRS = 30
 MAX_ON_MAP = 500  # a picture can't show more
+C = TypeVar("C", bound=Change)
 
 # A map of the classes (None if there is nothing to draw) and the most confusable pairs.
 ClassOverview = tuple[ClassMap | None, list[ConfusablePair]]
@@ -50,18 +53,24 @@ class Service:
     def __init__(self, settings: ServiceSettings) -> None:
         claim_blas_memory()
         self.writer = Writer(settings)
-        self.settings = settings = self.writer.settings
+        self.settings = settings
         limit_blas_threads()
         learner = self.writer.learner
         self.modality, self.foundation = learner.modality, learner.foundation
-        self._background = ThreadPoolExecutor(BACKGROUND_THREADS, "background")
         self._computed: dict[Callable[[Learner], Any], tuple[int, Any]] = {}  # with versions
-        self._processes: list[EncoderProcess] = []
-        encoders: list[Encode] = [learner.encoder.encode] * settings.workers
-        if settings.workers > 1 and self.modality != "features":
-            divide_processors(settings.workers)
-            self._processes = [EncoderProcess(settings) for _ in encoders]
-            encoders = [process.encode for process in self._processes]
+        try:
+            self._background = started_threads(BACKGROUND_THREADS)
+            encoders: list[Encode] = [learner.encoder.encode] * settings.workers
+            self._processes: list[EncoderProcess] = []
+            if settings.workers > 1 and self.modality != "features":
+                divide_processors(settings.workers)
+                self._processes = [EncoderProcess(settings) for _ in encoders]
+                encoders = [process.encode for process in self._processes]
+        except BaseException:
+            self.writer.stop()  # or the folder would stay locked
+            raise
+        # Told of what programs ask, and of the answers.
+        self.on_asked: Callable[[Any, Snapshot, list[Answer]], None] = lambda *_: None
         self.watchers = Watchers()
         self.writer.on_change = self.watchers.notify
         self.batcher = Batcher(lambda: self.snapshot, settings.max_batch)
@@ -80,6 +89,11 @@ class Service:
     def problems(self) -> dict[str, str]:
         """For each part why it can't work; "" for each that can."""
         return {"inference": self.batcher.problem, **self.writer.problems}
+
+    def check_health(self) -> None:
+        """Raise if a part can't work."""
+        if reasons := "; ".join(filter(None, self.problems.values())):
+            raise ServerError(f"The service has a problem: {reasons}.", 503, "problem")
 
     @property
     def snapshot(self) -> Snapshot:
@@ -102,9 +116,8 @@ class Service:
         """Return the changes that can still be undone, oldest first; also undos, if asked for."""
 
         def read(learner: Learner, journal: Journal) -> list[Change]:
-            return [
-                made for made in journal.numbered(undoable(learner)) if undos or made.kind != "undo"
-            ]
+            found = undoable(learner, journal)
+            return [made for made in found if undos or not isinstance(made, Undo)]
 
         return await self.read(read)
 
@@ -116,7 +129,7 @@ class Service:
 
     async def predict(self, inputs: Any, top: int) -> tuple[Snapshot, list[Answer]]:
         """Return the snapshot that answers, and one answer per input with `top` classes."""
-        return await asyncio.wrap_future(self.batcher.ask(inputs, top))
+        return await asyncio.wrap_future(self.batcher.submit(inputs, top))
 
     async def explain(self, value: Any) -> dict[str, Any]:
         """Explain the answer for one input; JSON-able."""
@@ -153,37 +166,52 @@ class Service:
 
     # ------------------------------------------------------------------ changes
 
-    async def change(self, change: Change) -> Change:
+    async def change(self, change: C) -> C:
         """Change the model; on disk and in the answers when this returns.
 
         A second change with the same idempotency key counts once.
         """
         # Shielded: a client that disconnects must not cancel a change half-way.
-        return await asyncio.shield(asyncio.wrap_future(self.writer.submit(change)))
+        made: C = await asyncio.shield(asyncio.wrap_future(self.writer.submit(change)))
+        return made
 
     async def learn(
         self, inputs: Any, labels: Sequence[Label], key: Key | None = None, by: str = API
-    ) -> Change:
+    ) -> Learn:
         """Learn inputs, with one label each."""
         return await self.learn_rows(await self.encode(inputs), labels, key, by)
 
     async def learn_rows(
         self, rows: np.ndarray, labels: Sequence[Label], key: Key | None = None, by: str = API
-    ) -> Change:
+    ) -> Learn:
         """Learn inputs that were encoded, with one label each."""
         tally = await self.run(self.snapshot.compare, rows, labels)
-        return await self.change(Change("learn", labels, rows, key=key, tally=tally, by=by))
+        return await self.change(Learn(labels, rows, tally, key=key, by=by))
 
     async def remove(
         self, inputs: Any, labels: Sequence[Label], key: Key | None = None, by: str = API
     ) -> Change:
         """Forget exactly these samples, with one label each."""
         rows = await self.encode(inputs)
-        return await self.change(Change("remove", labels, rows, key=key, by=by))
+        return await self.change(Remove(labels, rows, key=key, by=by))
+
+    async def tune_unknown(
+        self, known: Any, unknown: Any, key: Key | None = None, **wanted: Any
+    ) -> Tune:
+        """Fit the threshold of unknown inputs; `wanted` as the learner takes it."""
+        self.snapshot.check_has_classes()
+        rows = [await self.encode(inputs) for inputs in (known, unknown)]
+        fit = partial(self.snapshot.learner.fit_refusal, **wanted)
+        refusal, tuning = await self.run(fit, *rows)
+        return await self.change(Tune(refusal.pack(), tuning.to_dict(), key=key))
+
+    async def expire_undo(self, before: float | None = None) -> bool:
+        """Erase undo data, all or what is older than a time, from the disk too."""
+        return await asyncio.wrap_future(self.writer.expire_undo(before))
 
     async def encode(self, inputs: Any) -> np.ndarray:
         """Return a feature row for each input."""
-        return await asyncio.wrap_future(self.batcher.encode(inputs))
+        return await asyncio.wrap_future(self.batcher.submit(inputs))
 
 
 def _overview(learner: Learner) -> ClassOverview:

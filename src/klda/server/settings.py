@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from klda.errors import KldaError
 
@@ -19,6 +20,7 @@ MAX_TOP = 100
 MAX_KEY_LENGTH = 200
 
 MIN_API_KEY_LENGTH = 16
+BURST = 200  # requests that a client may send at once before its rate counts
 MAX_WAITING = 2000  # requests of a kind; more get status 503
 STOP_SECONDS = 30  # for requests and tables under way when the service stops
 
@@ -36,23 +38,26 @@ class ServiceSettings:
     """How the service runs."""
 
     model: Path  # the model folder
-    new: str | None = None  # foundation model of a new one, if the folder has no model yet
+    new: str | None = None  # foundation model of a new model, if there is none
     device: str = "auto"  # of the foundation model and the classifier
     workers: int = 1  # processes that encode inputs; 1 encodes in the service itself
     host: str = "127.0.0.1"
     port: int = 8000
     keys: tuple[ApiKey, ...] = ()  # without any, everyone who reaches the service may teach
     rate: float = 0.0  # requests per second of one client (a key, or an address); 0 is no limit
-    burst: int = 200  # requests that a client may send at once before the rate counts
     max_body: int = 16 << 20  # bytes of the largest request
     max_batch: int = 64  # inputs encoded together; 1 turns micro-batching off
     checkpoint_interval: float = 30.0  # seconds between saves of the model
-    undo_seconds: float | None = None  # how long a change can be undone; None: as the model says
     discard_journal: bool = False  # go on without the changes that only the journal has
     # Host names that requests may be addressed to. Empty: loopback names if it listens there
     # without keys, any otherwise.
     allowed_hosts: tuple[str, ...] = ()
     quiet: bool = False  # log warnings and errors only
+
+    @property
+    def device_options(self) -> dict[str, Any]:
+        """What a learner is told about the device."""
+        return {} if self.device == "auto" else {"device": self.device}
 
     def check(self) -> None:
         """Raise if the service would be open to everyone."""
@@ -90,7 +95,7 @@ def read_keys(lines: Sequence[str], source: str) -> tuple[ApiKey, ...]:
         if len(words[1]) < MIN_API_KEY_LENGTH:
             raise KldaError(
                 f"{source}, line {number}: the key has {len(words[1])} characters; give at least "
-                f"{MIN_API_KEY_LENGTH}, for instance from: openssl rand -hex 24"
+                f"{MIN_API_KEY_LENGTH}, for instance from: openssl rand -hex 32"
             )
         keys.append(ApiKey(words[0], words[1]))
     return tuple(keys)

@@ -51,10 +51,11 @@ class Snapshot:
 
     def answer(self, rows: np.ndarray, top: int) -> list[Answer]:
         """Answer for feature rows, with the `top` likeliest classes."""
-        self._check_has_classes()
+        self.check_has_classes()
         return self.learner.answer_rows(rows, top=top)
 
-    def _check_has_classes(self) -> None:
+    def check_has_classes(self) -> None:
+        """Raise if there is nothing to answer with."""
         if not self.counts:
             raise ServerError("This model has no classes yet: teach or declare some first.", 409)
 
@@ -72,7 +73,7 @@ class Snapshot:
 
     def explain(self, value: Any) -> dict[str, Any]:
         """Explain the answer for one input; for a text, also the weight of each word."""
-        self._check_has_classes()
+        self.check_has_classes()
         words = self._word_weights(value) if isinstance(value, str) else []
         return {**self.learner.explain(value).to_dict(), "words": words}
 

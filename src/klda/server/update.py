@@ -1,92 +1,88 @@
-"""Changes applied to a learner, new ones or those out of a journal.
+"""Changes applied to a learner: new ones, or those out of a journal.
 
-A learner that a change was refused by is as it was; one that several were applied to when another
-kind of error came is not to be used any more.
+A `KldaError` leaves the learner unchanged. After any other error, discard it.
 
-What undoes a change is in the learner, and so in the model folder. The learner numbers its changes
-itself, and has more of them than the journal: its extras say which is which.
+What undoes a change is in the learner, and so in the model folder. A change has the same number in
+the journal and in the learner's history, where changes of the command line have numbers, too.
 """
 
 from __future__ import annotations
 
-import re
 import time
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
 
-import numpy as np
-
-from klda.engine.engine import DamagedModelError, PredictionOnlyError
+from klda.engine.engine import PredictionOnlyError
+from klda.engine.model import DamagedModelError
 from klda.errors import KldaError, MissingDependencyError
-from klda.labels import Label
-from klda.learner import ForgetTraceWarning, Learner, UndoError
-from klda.server.changes import SERVICE, Change
+from klda.learner import Learner
+from klda.server.changes import Change, Declare, Learn, Retry, Undo, learn
 from klda.server.errors import ServerError
 from klda.server.journal import Journal, JournalError
 from klda.storage.folder import ModelFolderError
 
 # Errors in what is stored.
 STORAGE_ERRORS = (JournalError, ModelFolderError, DamagedModelError)
-# Errors that no acknowledged change is to blame for: also a model or a computer that can't do what
-# the ones before could.
+# Errors that say nothing against a change: what is stored is damaged, the model can only predict,
+# or a package is missing.
 OTHERS_ERRORS = (*STORAGE_ERRORS, PredictionOnlyError, MissingDependencyError)
-UNDO = "undo"  # an entry in the extras: numbers of changes, each with that in the learner's history
 
 
 def make(learner: Learner, journal: Journal, changes: Sequence[Change]) -> list[Change]:
     """Make new changes, several learns or one of another kind, and store them.
 
-    Return each as it was made; one with a key that was used before as it was made then.
+    Learns are one update of the model, but have a number each. Return each change as it was made;
+    one with a key that was used before as it was made then.
     """
-    known = set(learner.classes)
+    number = learner.next_number = max(journal.last + 1, learner.next_number)
+    known, before = set(learner.classes), learner.samples
     made: list[Change] = []
-    learned: list[Change] = []
-    for given in changes:
-        if given.key and (earlier := journal.made_with(given.key)):
-            made.append(_repeated(given, earlier))
+    learns: list[Learn] = []
+    for change in changes:
+        if earlier := _made_before(journal, change):  # maybe one of these changes
+            made.append(earlier)
             continue
-        is_retry = given.kind == "retry"
-        change = replace(_refused(journal, given.target), key=given.key) if is_retry else given
-        change = replace(change, number=journal.last + 1, when=time.time())
-        if change.kind == "undo":
-            change = replace(change, target=_to_undo(learner, change.target))
-        added = change.labels if change.kind in ("learn", "declare") else ()
-        new = [label for label in dict.fromkeys(added) if label not in known]
-        known.update(new)
-        if change.kind == "learn":
-            learned.append(change)
-            change = replace(change, samples=len(change.labels), new_classes=new)
-        else:
-            before = learner.samples
-            try:
-                exact = _apply(learner, change)
-            except (ServerError, *OTHERS_ERRORS):
-                raise
-            except KldaError as error:
-                raise ServerError(str(error), 409) from error
-            samples = learner.samples - before
-            change = replace(change, samples=samples, new_classes=new, exact=exact)
+        change, exact = _settled(learner, journal, change), False
+        if not isinstance(change, Learn):
+            with _conflicts():
+                exact = change.apply(learner)
+        names = change.classes if isinstance(change, Learn | Declare) else ()
+        change = replace(
+            change,
+            number=number + len(learns),
+            when=time.time(),
+            samples=len(change.labels) if isinstance(change, Learn) else learner.samples - before,
+            new_classes=[label for label in names if label not in known],
+            exact=exact,
+        )
+        known.update(names)
         journal.add(change)
-        if is_retry:
-            journal.mark_retried(given.target)
         made.append(change)
-    if learned:
-        _learn(learner, learned)
+        if isinstance(change, Learn):
+            learns.append(change)
+    if learns:
+        with _conflicts():
+            learn(learner, learns)
     return made
 
 
 def replay(learner: Learner, changes: Sequence[Change]) -> Iterator[tuple[Change, KldaError]]:
     """Make stored changes again, which were checked when they came.
 
-    Yield those that don't fit the model any more, and why.
+    Yield those that don't fit the model any more, and why: they raised a `KldaError`. Any other
+    error is one of klda or of the computer, so it ends the replay.
     """
-    for is_learn, group in groupby(changes, lambda change: change.kind == "learn"):
-        several = list(group)
+    # Several learns are one update, as far as their numbers are consecutive.
+    runs = groupby(enumerate(changes), lambda at: (isinstance(at[1], Learn), at[1].number - at[0]))
+    for _, run in runs:
+        several = [change for _, change in run]
+        learns = [change for change in several if isinstance(change, Learn)]
         try:
-            if is_learn:
-                _learn(learner, several)
+            if learns:
+                learner.next_number = learns[0].number
+                learn(learner, learns)
                 continue
         except OTHERS_ERRORS:
             raise
@@ -94,125 +90,60 @@ def replay(learner: Learner, changes: Sequence[Change]) -> Iterator[tuple[Change
             pass  # one of them does not fit
         for change in several:
             try:
-                if is_learn:
-                    _learn(learner, [change])
-                else:
-                    _apply(learner, change, verify=False)
+                learner.next_number = change.number
+                change.apply(learner)
             except OTHERS_ERRORS:
                 raise
             except KldaError as error:
                 yield change, error
 
 
-def _learn(learner: Learner, changes: Sequence[Change]) -> None:
-    """Learn the rows of several changes, at the cost of one."""
-    rows = np.concatenate([change.rows for change in changes if change.rows is not None])
-    labels = [label for change in changes for label in change.labels]
-    parts = [len(change.labels) for change in changes]
-    learner.learn_rows(rows, labels, source=SERVICE, parts=parts)
-    _note(learner, changes)
+def undoable(learner: Learner, journal: Journal) -> list[Change]:
+    """Return the changes that can be undone, oldest first."""
+    return journal.numbered([one["number"] for one in learner.history if one["undoable"]])
 
 
-def _apply(learner: Learner, change: Change, *, verify: bool = True) -> bool:
-    """Apply a change other than a learn; return whether it forgot something without a trace."""
-    labels, is_exact = list(change.labels), False
-    match change.kind:
-        case "declare":
-            learner.declare(dict(zip(labels, change.descriptions, strict=True)))
-        case "remove":
-            _check_known(learner, labels)
-            assert change.rows is not None
-            learner.forget_rows(change.rows, labels, source=SERVICE, verify=verify)
-            is_exact = True
-        case "forget":
-            _check_known(learner, labels)
-            is_exact = not learner.traces_of(labels)
-            with warnings.catch_warnings(action="ignore", category=ForgetTraceWarning):
-                learner.forget(labels, source=SERVICE)
-        case "rename":
-            _check_known(learner, labels[:1])
-            learner.rename(*labels, merge=change.merge)
-        case "undo":
-            _undo(learner, change.target)
-        case kind:
-            raise ValueError(f"kind={kind!r} is not a kind of change")
-    _note(learner, [change])
-    return is_exact
+@contextmanager
+def _conflicts() -> Iterator[None]:
+    """Let a client know that its change does not fit the model."""
+    try:
+        yield
+    except (ServerError, *OTHERS_ERRORS):
+        raise
+    except KldaError as error:
+        raise ServerError(str(error), 409) from error
 
 
-# ------------------------------------------------------------------ undo
-
-
-def undoable(learner: Learner) -> list[int]:
-    """Return the numbers of the changes that can be undone, oldest first."""
-    numbers = {entry["number"] for entry in learner.history if entry["undoable"]}
-    return [int(number) for number, own in _noted(learner).items() if own in numbers]
-
-
-def _noted(learner: Learner) -> dict[str, int]:
-    return dict(learner.extras.get(UNDO, {}))
-
-
-def _note(learner: Learner, changes: Sequence[Change]) -> None:
-    """Note the numbers that the latest changes have in the learner's history.
-
-    Of more changes than the history holds, the latest.
-    """
-    history = learner.history
-    own = [entry["number"] for entry in history[-len(changes) :]]
-    changes = changes[len(changes) - len(own) :]
-    kept = {entry["number"] for entry in history if entry["undoable"]}
-    noted = {number: entry for number, entry in _noted(learner).items() if entry in kept}
-    new = zip((str(change.number) for change in changes), own, strict=True)
-    learner.extras = {**learner.extras, UNDO: noted | dict(new)}
-
-
-def _to_undo(learner: Learner, number: int) -> int:
-    """Return the change to be undone; 0 is the latest that is neither an undo nor undone."""
-    possible = undoable(learner)
-    if number == 0:
-        undos = {entry["number"] for entry in learner.history if entry["action"] == "undo"}
-        noted = _noted(learner)
-        possible = [one for one in possible if noted[str(one)] not in undos]
-        number = possible[-1] if possible else 0
-    if number not in possible:
-        wanted = f"undo={number} is not a change" if number else "There is no change"
+def _settled(learner: Learner, journal: Journal, change: Change) -> Change:
+    """Return the change that a request means."""
+    if isinstance(change, Retry):
+        refused = journal.take_refused(change.target)
+        if refused is None:
+            raise ServerError(
+                f"Change {change.target} was not refused; GET /v1/refused lists those.", 404
+            )
+        return replace(refused, key=change.key, number=0)
+    if isinstance(change, Undo):
+        possible = undoable(learner, journal)
+        if change.target == 0:
+            possible = [one for one in possible if not isinstance(one, Undo)][-1:]
+        for one in possible:
+            if change.target in (0, one.number):
+                return replace(change, target=one.number)
+        wanted = f"undo={change.target} is not a change" if change.target else "There is no change"
         raise ServerError(
             f"{wanted} that can be undone: it was undone already, or too long ago.", 404
         )
-    return number
+    return change
 
 
-def _undo(learner: Learner, number: int) -> None:
-    noted = _noted(learner)
-    if str(number) not in noted:
-        raise UndoError(f"Change {number} can't be undone any more.")
-    ours = {str(own): change for change, own in noted.items()}
-    try:
-        learner.undo(noted[str(number)])
-    except UndoError as error:
-        # The learner has numbers of its own.
-        told = re.sub(r"(?<=[Cc]hange )\d+", lambda found: ours.get(found[0], "?"), str(error))
-        raise UndoError(told) from error
-
-
-def _check_known(learner: Learner, labels: Iterable[Label]) -> None:
-    known = learner.classes
-    for label in labels:
-        if label not in known:
-            raise ServerError(f"There is no class {label!r}; GET /v1/classes lists them.", 404)
-
-
-def _refused(journal: Journal, number: int) -> Change:
-    for change, _ in journal.refused():
-        if change.number == number:
-            return change
-    raise ServerError(f"Change {number} was not refused; GET /v1/refused lists those.", 404)
-
-
-def _repeated(change: Change, earlier: Change) -> Change:
-    if change.key != earlier.key:
+def _made_before(journal: Journal, change: Change) -> Change | None:
+    """Return the change that an earlier request with the same key has made."""
+    earlier = journal.made_with(change.key) if change.key else None
+    if earlier and journal.is_undone(earlier.number):
+        return None  # as if it had never been made
+    if earlier and change.key != earlier.key:
         raise ServerError(
             "Idempotency-Key was used for another request: use a new key for each request.", 409
         )
-    return replace(earlier, repeated=True)
+    return earlier and replace(earlier, repeated=True)

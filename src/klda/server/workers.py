@@ -7,8 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError, ProcessPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import replace
@@ -22,23 +21,11 @@ from klda.cpus import usable_cpus
 from klda.learner import Learner
 from klda.server.errors import ServerError
 from klda.server.settings import ServiceSettings
-from klda.storage import folder as storage
 
 LOW_PRIORITY = 5
 BLAS_MEMORY = 32 << 20  # bytes that OpenBLAS takes, for each thread that uses it at the same time
 
 log = logging.getLogger("klda.server")
-
-
-def open_learner(settings: ServiceSettings, *, verify: bool = False) -> Learner:
-    """Load the model of a service's folder, or make a new one if it has none.
-
-    With `verify`, all of it is read and compared with its checksums.
-    """
-    options: dict[str, Any] = {} if settings.device == "auto" else {"device": settings.device}
-    if settings.new is None or storage.exists(settings.model):
-        return Learner.load(settings.model, verify=verify, **options)
-    return Learner(settings.new, **options)
 
 
 class EncoderProcess:
@@ -76,7 +63,8 @@ def _prepare(settings: ServiceSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # they are for the service, which then stops this
     threading.Thread(target=_end_with_service, daemon=True).start()
-    _prepare.encoder = open_learner(settings).encoder  # type: ignore[attr-defined]
+    learner = Learner.load(settings.model, **settings.device_options)
+    _prepare.encoder = learner.encoder  # type: ignore[attr-defined]
 
 
 def _end_with_service() -> None:
@@ -130,12 +118,18 @@ def claim_blas_memory() -> None:
     ssyrk(1.0, some)
 
 
-def outcome_of(function: Callable[..., Any], *values: Any) -> Any:
-    """Return what a function returns, or the error that it raises."""
+def started_threads(number: int) -> ThreadPoolExecutor:
+    """Return a pool whose threads all run; raise if there is too little memory for one of them."""
+    pool, all_there = ThreadPoolExecutor(number, "background"), threading.Barrier(number + 1)
     try:
-        return function(*values)
-    except Exception as error:
-        return error
+        for _ in range(number):
+            pool.submit(all_there.wait)
+        all_there.wait()
+    except BaseException:
+        all_there.abort()
+        pool.shutdown()
+        raise
+    return pool
 
 
 def settle(future: Future, outcome: Any) -> None:

@@ -30,20 +30,9 @@ MOST_VALUES = 1 << 23
 # Files up to this size are compared with their checksum whenever they are opened, which takes a
 # millisecond. The data of larger ones, which are mapped and not read, only if that is asked for.
 VERIFIED_UP_TO = 1 << 20
-_DTYPES: dict[str, np.dtype[Any]] = {
-    "F64": np.dtype("<f8"),
-    "F32": np.dtype("<f4"),
-    "F16": np.dtype("<f2"),
-    "I64": np.dtype("<i8"),
-    "I32": np.dtype("<i4"),
-    "I16": np.dtype("<i2"),
-    "I8": np.dtype("i1"),
-    "U64": np.dtype("<u8"),
-    "U32": np.dtype("<u4"),
-    "U16": np.dtype("<u2"),
-    "U8": np.dtype("u1"),
-    "BOOL": np.dtype("?"),
-}
+_KINDS = "F64 <f8, F32 <f4, F16 <f2, I64 <i8, I32 <i4, I16 <i2, I8 i1"
+_KINDS += ", U64 <u8, U32 <u4, U16 <u2, U8 u1, BOOL ?"
+_DTYPES = {name: np.dtype(kind) for name, kind in map(str.split, _KINDS.split(","))}
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _JSON_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 

@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from klda.errors import KldaError
+from klda.errors import KldaError, is_lack_of_memory
 from klda.storage import array_files
 from klda.storage.array_files import ModelFolderError, damaged
 from klda.version import __version__
@@ -71,13 +71,7 @@ class ModelExistsError(ModelFolderError):
 
 
 class UnconfirmedSaveError(ModelFolderError):
-    """The model folder has the new model, but the disk did not confirm it.
-
-    Attributes
-    ----------
-    generation : str
-        Identifies the save.
-    """
+    """The model folder has the new model, of that `generation`; the disk did not confirm it."""
 
     def __init__(self, folder: Path, generation: str, error: OSError) -> None:
         super().__init__(
@@ -104,8 +98,8 @@ class StoredModel:
 
 
 def exists(path: str | Path) -> bool:
-    """Whether a folder holds a model."""
-    return (Path(path) / DOCUMENT).is_file()
+    """Whether a folder holds a model, even one that can't be read."""
+    return os.path.lexists(Path(path) / DOCUMENT)
 
 
 def check_own(path: Path, *, is_folder: bool = False) -> None:
@@ -130,6 +124,11 @@ def check_own(path: Path, *, is_folder: bool = False) -> None:
         )
 
 
+def database_files(path: Path) -> list[Path]:
+    """Return the files that SQLite may keep for a database."""
+    return [path.with_name(path.name + suffix) for suffix in ("", "-journal", "-wal", "-shm")]
+
+
 # ---------------------------------------------------------------- lock
 
 
@@ -152,7 +151,10 @@ def writer_lock(path: str | Path, *, timeout: float = 0.0) -> Iterator[None]:
         lock = FileLock(folder / LOCK, is_singleton=True)
         lock.acquire(timeout=timeout)
     except Timeout as error:
-        holder = _holder(folder)
+        holder = ""  # as " (process 4711: klda serve --model bot)"
+        with suppress(OSError):
+            said = (folder / LOCK).read_text(encoding="utf-8", errors="replace").strip()
+            holder = f" (process {said})" if said else ""
         what_to_do = "Wait until it has finished, or stop it, then try again."
         if " serve " in holder:
             what_to_do = (
@@ -184,14 +186,6 @@ def _note_holder(folder: Path, text: str) -> None:
         (folder / LOCK).write_text(text, encoding="utf-8", errors="replace")
 
 
-def _holder(folder: Path) -> str:
-    """Say which process holds a folder, as ``" (process 4711: klda serve --model bot)"``."""
-    holder = ""
-    with suppress(OSError):
-        holder = (folder / LOCK).read_text(encoding="utf-8", errors="replace").strip()
-    return f" (process {holder})" if holder else ""
-
-
 # ---------------------------------------------------------------- save
 
 
@@ -205,17 +199,10 @@ def save(
 ) -> StoredModel:
     """Save a model, atomically: after a failure or a kill the folder holds the old one.
 
-    Parameters
-    ----------
-    path : str or Path
-        Model folder; created if it does not exist.
-    arrays, document : mapping
-        Arrays of numbers, and the content of ``model.json`` without what this module adds to it.
-    replaces : str, optional
-        The generation that this model grew out of, or `NOTHING` for a new one. If the folder holds
-        another one by now, nothing is saved. None overwrites whatever is there.
-    timeout : float
-        Seconds to wait for another writer.
+    `document` is the content of ``model.json`` without what this module adds to it. `replaces` is
+    the generation that this model grew out of, or `NOTHING` for a new one: if the folder holds
+    another one by now, nothing is saved. None overwrites whatever is there. `timeout` are seconds
+    to wait for another writer.
     """
     folder = Path(path)
     with writer_lock(folder, timeout=timeout):
@@ -284,7 +271,6 @@ def check_replaceable(path: str | Path, replaces: str | None) -> None:
             "Load that model and add to it, save to another folder, or replace it with "
             "overwrite=True."
         )
-
     if _read_document(Path(path))["generation"] != replaces:
         raise ModelChangedError(
             f"The model in {path} was saved by someone else after it was loaded here. Load it "
@@ -411,7 +397,13 @@ def _read_document(folder: Path) -> dict[str, Any]:
         try:
             status = file.stat()
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise ModelFolderError(_no_model(folder)) from error
+            says = f"{folder} holds no model: there is no {DOCUMENT} in it."
+            if file.is_symlink():
+                says = f"{file} is a link to a file that is missing."
+            elif not folder.exists():
+                says = f"There is no model folder {folder}. Make one with: klda learn FILE --model"
+                says += f" {folder}"
+            raise ModelFolderError(says) from error
         if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait forever
             raise damaged(file, "it is not a file")
         if status.st_size > LARGEST_DOCUMENT:
@@ -421,25 +413,19 @@ def _read_document(folder: Path) -> dict[str, Any]:
         return dict(content)
 
 
-def _no_model(folder: Path) -> str:
-    if not folder.exists():
-        return f"There is no model folder {folder}. Make one with: klda learn FILE --model {folder}"
-    return f"{folder} holds no model: there is no {DOCUMENT} in it."
-
-
 @contextmanager
 def damage_named(path: Path) -> Iterator[None]:
     """Turn errors in reading a folder into errors that name it and the fix."""
     try:
         yield
-    except (KldaError, MemoryError):
+    except KldaError:
         raise
-    except OSError as error:
-        if error.errno == errno.ENOMEM:  # how a file that can't be mapped says so
-            raise MemoryError(f"there is too little for {path}") from error
-        reason = error.strerror or error
-        raise ModelFolderError(f"Reading {error.filename or path} failed: {reason}.") from error
     except Exception as error:  # values that can't be right may raise anything
+        if is_lack_of_memory(error):
+            raise MemoryError(f"there is too little for {path}") from error
+        if isinstance(error, OSError):
+            reason = error.strerror or error
+            raise ModelFolderError(f"Reading {error.filename or path} failed: {reason}.") from error
         raise damaged(path / DOCUMENT, f"{type(error).__name__}: {error}") from error
 
 

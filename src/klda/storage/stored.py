@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
 from klda.engine.arrays import add_prefix, strip_prefix
-from klda.engine.calibration import OCTAVES, USUAL_TEMPERATURE, Evidence
-from klda.engine.model import ALL, EXACT_KERNEL_ROWS, MOST_PENDING
+from klda.engine.calibration import MOST_PENDING, OCTAVES, USUAL_TEMPERATURE, Evidence
+from klda.engine.model import ALL, EXACT_KERNEL_ROWS
 from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows
 from klda.engine.rule import unit_of
 from klda.errors import KldaError
 from klda.storage.folder import StoredModel
 from klda.version import __version__
+
+NEW_NAMES = {"anchors": "chosen", "shares": "fractions"}  # of arrays of 0.2.0
 
 Content = tuple[dict[str, Any], dict[str, np.ndarray]]
 
@@ -33,8 +35,13 @@ def parameters(values: Mapping[str, Any]) -> Parameters:
     return Parameters(**{**values, "blocks": tuple(blocks) if blocks else None})
 
 
+def numbered(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a history with a number for each change, which version 0.2.0 did not write."""
+    return [{"number": i, **entry} for i, entry in enumerate(history, 1)]
+
+
 def current(content: StoredModel) -> Content:
-    """Return a folder's document and arrays; those of version 0.2.0 are turned into this form."""
+    """Return a folder's document and arrays; those of former versions take this form."""
     document = content.document
     if "engine" in document:
         return document, content.arrays
@@ -61,13 +68,15 @@ def _of_version_2(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Co
                 "from the full model."
             )
         engine["solution"] = shape | own_map | {"rho": member["rho"]}
-        kept = {name: array for name, array in arrays.items() if name.startswith("predict/0/")}
+        kept = add_prefix("predict/", strip_prefix("predict/0/", arrays))
+        distance = {"unblend": np.empty((0, 0)), **strip_prefix("predict/familiarity/", kept)}
+        kept |= {f"predict/novelty/{NEW_NAMES.get(k, k)}": v for k, v in distance.items()}
         known, counts = meta["classes"], np.maximum(meta["counts"], 1)
         evidence = Evidence.unpack(_evidence_of_version_2(meta, member, arrays), known)
         if len(evidence):
             unit = unit_of(arrays["predict/0/familiarity/lengths"])
             found = evidence.calibration(known, counts, unit)
-            kept |= add_prefix("predict/0/calibration/", found.pack(known))
+            kept |= add_prefix("predict/calibration/", found.pack(known))
     else:
         learned, engine["model"] = _model_of_version_2(document, meta, member, arrays)
         engine["model"] |= shape | own_map
@@ -131,10 +140,14 @@ def _evidence_of_version_2(
     usual = USUAL_TEMPERATURE * unit / np.sqrt(len(counts))
     wanted, tried = OCTAVES + np.log2(usual / heat), np.arange(-6, 12, 0.5)
     losses = np.array([np.interp(wanted, tried, one) for one in old["losses"]])
+    losses = losses.reshape(-1, len(OCTAVES))
+    coldest = old["losses"][:, 0]  # where the answer gets all of the probability
+    behind = np.where(coldest < np.log(2), 0.0, coldest * 2.0 ** tried[0] * heat / usual)
+    doubts = np.maximum(losses - behind[:, None] / 2.0**OCTAVES, 0.0)
     return {
         "sizes": 2 ** (old["filed"] / 2),  # two buckets per octave of the model's size
         "labels": old["labels"],
         "novelty": (old["novelty"] * member["inflation"] + offset) / unit,
-        "losses": losses.reshape(-1, len(OCTAVES)).astype(np.float32),
-        "hits": (old["losses"][:, 0] < np.log(2)).astype(np.uint8),  # the coldest: all or nothing
+        "behind": behind,
+        "doubts": doubts.astype(np.float32),
     }

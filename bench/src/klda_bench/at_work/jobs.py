@@ -14,16 +14,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from klda.errors import KldaError, MissingDependencyError
-from klda_bench import data, environment
+from klda_bench import environment
 from klda_bench.at_work.programs import PROGRAMS
-from klda_bench.results import PROGRAM, Results, Row, key_of
+from klda_bench.data import datasets
+from klda_bench.results import PROGRAM, Row, Run
 from klda_bench.runs.metrics import accuracy
 from klda_bench.runs.protocol import split_classes
 from klda_bench.shots.tasks import KINDS, Shots
@@ -40,82 +42,51 @@ class Job:
     tasks: int
 
 
+GERMAN = "10kGNAD, German news, a fifth of the labels drawn at random"
 JOBS = {
     "stream": Job("CLINC in ten tasks, 8 samples of each class", "clinc", "shots", 8, 10),
     "few": Job("Banking, 16 samples of each class", "banking", "shots", 16, 1),
-    "german": Job(
-        "10kGNAD, German news, a fifth of the labels drawn at random",
-        "gnad-german",
-        "noisy",
-        "all",
-        1,
-    ),
+    "german": Job(GERMAN, "gnad-german", "noisy", "all", 1),
 }
 
 
-def settings(job: str, name: str, folder: str | None) -> Row:
-    """Return all that determines the accuracies: what ours are changes with the program."""
-    known, package = JOBS[job], PROGRAMS[name].package
+def asked(job: str, name: str, folder: str | None) -> Run:
+    """Return a program's run of a job; what ours answer changes with the program."""
+    known, program = JOBS[job], PROGRAMS[name]
     try:
-        version = PROGRAM if package == "klda" else importlib.metadata.version(package)
+        is_ours = program.package == "klda"
+        version = PROGRAM if is_ours else importlib.metadata.version(program.package)
     except importlib.metadata.PackageNotFoundError as error:
         raise MissingDependencyError(
-            f"programs={name!r} needs the package {package!r}, which is not installed. In a clone "
-            'of klda\'s repository, run: pip install -e "bench[peers]"'
+            f"programs={name!r} needs the package {program.package!r}, which is not installed. In "
+            'a clone of klda\'s repository, run: pip install -e "bench[peers]"'
         ) from error
-    digest = data.load(known.dataset, data=folder).sha256
-    asked = {"job": job, "shots": known.shots, "tasks": known.tasks, "data_sha256": digest}
-    return asked | {"program": name, "version": version}
+    digest = datasets.load(known.dataset, data=folder).sha256
+    settings = {"job": job, "shots": known.shots, "tasks": known.tasks, "data_sha256": digest}
+    settings |= {"program": name, "version": version}
+
+    def make() -> Row:
+        return settings | {"machine": environment.machine(), "steps": done(job, name, folder)}
+
+    return Run(settings, f"{known.title}: {program.title}", make)
 
 
-def measure(
-    jobs: Sequence[str],
-    programs: Sequence[str],
-    folder: str | None,
-    results: Results,
-    notify: Callable[[str], None],
-) -> list[Row]:
-    """Let programs do jobs that the results do not hold; return the rows of all of them."""
-    for given, known in ((jobs, JOBS), (programs, PROGRAMS)):
-        for name in given:
-            if name not in known:
-                raise KldaError(f"{name!r} is not one of {', '.join(known)}.")
-    finished, found = results.latest(), []
-    for job in jobs:
-        for name in programs:
-            asked = settings(job, name, folder)
-            key = key_of(asked)
-            if key not in finished:
-                notify(f"{JOBS[job].title}: {PROGRAMS[name].title}")
-                row = asked | {"key": key, "machine": environment.machine()}
-                finished[key] = row | {"steps": list(_done(job, name, folder))}
-                results.append(finished[key])
-            found.append(finished[key])
-    return found
-
-
-def _done(job: str, name: str, folder: str | None) -> Iterator[Row]:
-    """Do a job in a fresh process."""
+def done(job: str, name: str, folder: str | None) -> list[Row]:
+    """Do a job in a fresh process; return what it measured after each task."""
     command = [sys.executable, "-m", __name__, job, name]
     place = {} if folder is None else {"KLDA_DATA": folder}
+    how: Any = {"capture_output": True, "text": True, "check": False}
     with tempfile.TemporaryDirectory() as scratch:  # some packages write into the present folder
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            env=os.environ | place,
-            cwd=scratch,
-            check=False,
-        )
-    if done.returncode:
-        raise KldaError(f"{name} failed at {job}: {done.stderr.strip().splitlines()[-1]}")
-    yield from (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+        end = subprocess.run(command, env=os.environ | place, cwd=scratch, **how)
+    if end.returncode:
+        raise KldaError(f"{name} failed at {job}: {end.stderr.strip().splitlines()[-1]}")
+    return [json.loads(line) for line in end.stdout.splitlines() if line.startswith("{")]
 
 
 def work(job: str, name: str) -> Iterator[Row]:
     """Teach a program task by task, and ask it after each."""
     known = JOBS[job]
-    dataset = data.load(known.dataset)
+    dataset = datasets.load(known.dataset)
     drawn = KINDS[known.kind].draw(dataset.train.y, known.shots, np.random.default_rng(0))
     texts = np.array(dataset.train.X, dtype=object)[drawn.rows]
     made, seconds, seen = PROGRAMS[name].make(), 0.0, list[str]()
@@ -128,16 +99,15 @@ def work(job: str, name: str) -> Iterator[Row]:
         seconds += time.process_time() - begin
         test = dataset.test.of_classes(seen)
         begin = time.process_time()
-        answers = made.predict(test.X)
+        answers = [str(label) for label in made.predict(test.X)]
         each = (time.process_time() - begin) / len(test)
         with tempfile.TemporaryDirectory() as folder:
             made.save(Path(folder))
-            files = [file for file in Path(folder).rglob("*") if file.is_file()]
-            disk = sum(file.stat().st_size for file in files)
+            disk = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
         yield {
             "classes": len(seen),
             "samples": int(np.isin(drawn.labels, seen).sum()),
-            "accuracy": round(accuracy(test.y, np.asarray(answers)), 4),
+            "accuracy": round(accuracy(test.y, np.array(answers)), 4),
             "learn_seconds": round(seconds, 3),
             "answer_ms": round(1000 * each, 3),
             "disk_bytes": disk,

@@ -1,250 +1,185 @@
 """Programs that learn texts: klda, and other packages as their documentation uses them.
 
-A program is taught by ``learn(texts, labels)``, again and again, and asked by ``predict(texts)``.
-One that can't learn more keeps all texts and is trained again. All of them use the same
+A program learns by ``learn(texts, labels)``, again and again, answers by ``predict(texts)`` and
+writes by ``save(folder)`` all that a later process needs, as a `Learner` does. All use the same
 all-MiniLM-L6-v2, but for those that count words, and two of klda with other models.
 """
 
 from __future__ import annotations
 
 import pickle
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+import tomllib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from klda import Learner
 from klda.encoders import MODELS
 from klda_bench.environment import require
 
-EXTRA = "peers"
 PAIRS = 2  # SetFit: contrastive pairs of each sample, of either kind
 NEIGHBOURS = 5
 
 
-class Program(ABC):
-    """A program at work."""
-
-    def learn(self, texts: Sequence[str], labels: Sequence[str]) -> None:
-        """Learn more samples, of old classes or new ones."""
-        self._learn(list(texts), list(labels))
-
-    def predict(self, texts: Sequence[str]) -> list[str]:
-        """Label texts."""
-        return [str(label) for label in self._predict(list(texts))]
-
-    def save(self, folder: Path) -> None:
-        """Write all that a later process needs, but for the foundation model's own files."""
-        self._save(folder)
-
-    @abstractmethod
-    def _learn(self, texts: list[str], labels: list[str]) -> None: ...
-
-    @abstractmethod
-    def _predict(self, texts: list[str]) -> Iterable[Any]: ...
-
-    @abstractmethod
-    def _save(self, folder: Path) -> None: ...
+def _package(name: str) -> Any:
+    return require(name, "peers")
 
 
-class Klda(Program):
-    """A `Learner` with its own settings."""
-
-    def __init__(self, model: str = "minilm") -> None:
-        self._learner = Learner(model)
-
-    def _learn(self, texts: list[str], labels: list[str]) -> None:
-        self._learner.learn(texts, labels)
-
-    def _predict(self, texts: list[str]) -> Iterable[Any]:
-        return self._learner.predict(texts)
-
-    def _save(self, folder: Path) -> None:
-        self._learner.save(folder / "model")
-
-
-class Retrained(Program):
-    """A program that keeps all texts and trains on them again; a subclass says how."""
-
-    def __init__(self) -> None:
-        self._texts: list[str] = []
-        self._labels: list[str] = []
-        self._model: Any = None
-
-    def _learn(self, texts: list[str], labels: list[str]) -> None:
-        self._texts += texts
-        self._labels += labels
-        self._model = self._trained()
-
-    def _predict(self, texts: list[str]) -> Iterable[Any]:
-        return self._model.predict(texts)
-
-    def _save(self, folder: Path) -> None:
-        (folder / "model.pickle").write_bytes(pickle.dumps(self._model))
-        (folder / "texts.txt").write_text("\n".join([*self._texts, *self._labels]), "utf-8")
-
-    @abstractmethod
-    def _trained(self) -> Any:
-        """Return a model of all texts so far, with ``predict``."""
-
-
-class WordCounts(Retrained):
-    """scikit-learn: tf-idf of words and logistic regression."""
-
-    def _trained(self) -> Any:
-        from sklearn.feature_extraction.text import TfidfVectorizer
-        from sklearn.linear_model import LogisticRegression
-        from sklearn.pipeline import make_pipeline
-
-        regression = LogisticRegression(C=10.0, max_iter=1000)
-        words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
-        return make_pipeline(words, regression).fit(self._texts, self._labels)
-
-
-class Refit(Program):
-    """scikit-learn on features of sentence-transformers, all of which are kept."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make, self._rows, self._labels = make, np.empty((0, 384), np.float32), list[str]()
-        package = require("sentence_transformers", EXTRA)
-        self._encoder = package.SentenceTransformer(minilm(), device="cpu")
-
-    def _learn(self, texts: list[str], labels: list[str]) -> None:
-        self._rows = np.concatenate([self._rows, self._encode(texts)])
-        self._labels += labels
-        self._model = self._make().fit(self._rows, self._labels)
-
-    def _predict(self, texts: list[str]) -> Iterable[Any]:
-        return self._model.predict(self._encode(texts))
-
-    def _save(self, folder: Path) -> None:
-        kept = (self._model, self._rows, self._labels)
-        (folder / "model.pickle").write_bytes(pickle.dumps(kept))
-
-    def _encode(self, texts: list[str]) -> np.ndarray:
-        return np.asarray(self._encoder.encode(texts, show_progress_bar=False))
-
-
-def logistic_regression() -> Program:
-    """Refit logistic regression."""
-    from sklearn.linear_model import LogisticRegression
-
-    return Refit(lambda: LogisticRegression(C=10.0, max_iter=1000))
-
-
-def neighbours() -> Program:
-    """Look up nearest neighbours by cosine."""
-    from sklearn.neighbors import KNeighborsClassifier
-
-    return Refit(lambda: KNeighborsClassifier(NEIGHBOURS, weights="distance", metric="cosine"))
-
-
-class SetFit(Retrained):
-    """SetFit: contrastive fine-tuning of the foundation model, then logistic regression."""
-
-    def _trained(self) -> Any:
-        setfit, datasets = require("setfit", EXTRA), require("datasets", EXTRA)
-        model = setfit.SetFitModel.from_pretrained(minilm(), device="cpu")
-        rows = datasets.Dataset.from_dict({"text": self._texts, "label": self._labels})
-        how = setfit.TrainingArguments(
-            num_iterations=PAIRS, num_epochs=1, batch_size=16, report_to="none", save_strategy="no"
-        )
-        setfit.Trainer(model, how, train_dataset=rows).train()
-        return model
-
-    def _save(self, folder: Path) -> None:
-        self._model.save_pretrained(folder / "model")
-        (folder / "texts.txt").write_text("\n".join([*self._texts, *self._labels]), "utf-8")
-
-
-class AdaptiveClassifier(Program):
-    """adaptive-classifier: prototypes and a small network that is trained further."""
-
-    def __init__(self) -> None:
-        package = require("adaptive_classifier", EXTRA)
-        self._model = package.AdaptiveClassifier(minilm(), device="cpu", use_onnx=False)
-
-    def _learn(self, texts: list[str], labels: list[str]) -> None:
-        self._model.add_examples(texts, labels)
-
-    def _predict(self, texts: list[str]) -> Iterable[Any]:
-        return [best[0][0] for best in self._model.predict_batch(texts, k=1)]
-
-    def _save(self, folder: Path) -> None:
-        self._model.save(str(folder / "model"))
-
-
-class River(Program):
-    """river: naive Bayes on counts of words, one text after another."""
-
-    def __init__(self) -> None:
-        texts, bayes = (
-            require(f"river.{module}", EXTRA) for module in ("feature_extraction", "naive_bayes")
-        )
-        words = texts.BagOfWords(lowercase=True)
-        self._model = words | bayes.ComplementNB()
-
-    def _learn(self, texts: list[str], labels: list[str]) -> None:
-        for text, label in zip(texts, labels, strict=True):
-            self._model.learn_one(text, label)
-
-    def _predict(self, texts: list[str]) -> Iterable[Any]:
-        return [self._model.predict_one(text) for text in texts]
-
-    def _save(self, folder: Path) -> None:
-        (folder / "model.pickle").write_bytes(pickle.dumps(self._model))
-
-
-class Model2Vec(Retrained):
-    """model2vec: static vectors distilled from the foundation model, and its trained head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._static = require("model2vec.distill", EXTRA).distill(minilm(), pca_dims=256)
-
-    def _trained(self) -> Any:
-        made = require("model2vec.train", EXTRA).StaticModelForClassification
-        return made.from_static_model(model=self._static).fit(
-            self._texts, self._labels, device="cpu"
-        )
-
-    def _save(self, folder: Path) -> None:
-        self._model.to_pipeline().save_pretrained(str(folder / "model"))
-        (folder / "texts.txt").write_text("\n".join([*self._texts, *self._labels]), "utf-8")
-
-
-def minilm() -> str:
-    """Folder of all-MiniLM-L6-v2."""
+def _minilm() -> str:
     return str(MODELS["minilm"].locate().folder)
 
 
+def _pickled(model: Any, folder: Path) -> None:
+    (folder / "model.pickle").write_bytes(pickle.dumps(model))
+
+
+@dataclass
+class Adapted:
+    """A program that can learn more, by other names."""
+
+    learn: Callable[[list[str], list[str]], Any]
+    predict: Callable[[list[str]], Iterable[Any]]
+    save: Callable[[Path], Any]
+
+
+class Retrained:
+    """A program that can't learn more: it keeps all inputs and is trained on them again.
+
+    `train` makes what has ``predict`` of inputs and labels, `encode` makes inputs of texts, and
+    `write` writes the model into a folder.
+    """
+
+    def __init__(
+        self,
+        train: Callable[[list[Any], list[str]], Any],
+        encode: Callable[[list[str]], Iterable[Any]] = list,
+        write: Callable[[Any, Path], Any] = _pickled,
+    ) -> None:
+        self._train, self._encode, self._write = train, encode, write
+        self._inputs: list[Any] = []
+        self._labels: list[str] = []
+
+    def learn(self, texts: list[str], labels: list[str]) -> None:
+        """Train on all samples so far."""
+        self._inputs.extend(self._encode(texts))
+        self._labels.extend(labels)
+        self._model = self._train(self._inputs, self._labels)
+
+    def predict(self, texts: list[str]) -> Iterable[Any]:
+        """Label texts."""
+        return self._model.predict(self._encode(texts))
+
+    def save(self, folder: Path) -> None:
+        """Write the model, and the samples that it would be trained on again."""
+        self._write(self._model, folder)
+        (folder / "kept.pickle").write_bytes(pickle.dumps((self._inputs, self._labels)))
+
+
+def words() -> Retrained:
+    """Make scikit-learn's tf-idf of words and logistic regression."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    counts = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    return Retrained(make_pipeline(counts, LogisticRegression(C=10.0, max_iter=1000)).fit)
+
+
+def regression() -> Retrained:
+    """Make scikit-learn's logistic regression on features."""
+    from sklearn.linear_model import LogisticRegression
+
+    return _on_features(LogisticRegression(C=10.0, max_iter=1000))
+
+
+def neighbours() -> Retrained:
+    """Make scikit-learn's nearest neighbours on features."""
+    from sklearn.neighbors import KNeighborsClassifier
+
+    return _on_features(KNeighborsClassifier(NEIGHBOURS, weights="distance", metric="cosine"))
+
+
+def _on_features(model: Any) -> Retrained:
+    encoder = _package("sentence_transformers").SentenceTransformer(_minilm(), device="cpu")
+    return Retrained(model.fit, partial(encoder.encode, show_progress_bar=False))
+
+
+def setfit() -> Retrained:
+    """Make SetFit: contrastive fine-tuning of the foundation model, then logistic regression."""
+
+    def train(texts: list[str], labels: list[str]) -> Any:
+        package, datasets = _package("setfit"), _package("datasets")
+        model = package.SetFitModel.from_pretrained(_minilm(), device="cpu")
+        rows = datasets.Dataset.from_dict({"text": texts, "label": labels})
+        how = package.TrainingArguments(
+            num_iterations=PAIRS, num_epochs=1, batch_size=16, report_to="none", save_strategy="no"
+        )
+        package.Trainer(model, how, train_dataset=rows).train()
+        return model
+
+    return Retrained(train, write=lambda model, folder: model.save_pretrained(folder))
+
+
+def model2vec() -> Retrained:
+    """Make model2vec's classifier: a head on vectors distilled from the foundation model."""
+    static = _package("model2vec.distill").distill(_minilm(), pca_dims=256)
+    classifier = _package("model2vec.train").StaticModelForClassification
+
+    def train(texts: list[str], labels: list[str]) -> Any:
+        return classifier.from_static_model(model=static).fit(texts, labels, device="cpu")
+
+    def write(model: Any, folder: Path) -> None:
+        model.to_pipeline().save_pretrained(str(folder))
+
+    return Retrained(train, write=write)
+
+
+def adaptive() -> Adapted:
+    """Make adaptive-classifier: prototypes and a small network that is trained further."""
+    package = _package("adaptive_classifier")
+    model = package.AdaptiveClassifier(_minilm(), device="cpu", use_onnx=False)
+
+    def predict(texts: list[str]) -> list[Any]:
+        return [best[0][0] for best in model.predict_batch(texts, k=1)]
+
+    return Adapted(model.add_examples, predict, lambda folder: model.save(str(folder / "model")))
+
+
+def river() -> Adapted:
+    """Make river's naive Bayes on counts of words, which learns one text after another."""
+    counts = _package("river.feature_extraction").BagOfWords(lowercase=True)
+    model = counts | _package("river.naive_bayes").ComplementNB()
+
+    def learn(texts: list[str], labels: list[str]) -> None:
+        for text, label in zip(texts, labels, strict=True):
+            model.learn_one(text, label)
+
+    def predict(texts: list[str]) -> list[Any]:
+        return [model.predict_one(text) for text in texts]
+
+    return Adapted(learn, predict, partial(_pickled, model))
+
+
 @dataclass(frozen=True)
-class Described:
+class Program:
     """A program by its title, its package, how it is made, and what it keeps of the data."""
 
     title: str
     package: str
-    make: Callable[[], Program]
+    make: Callable[[], Any]
     keeps: str
 
 
-_STATISTICS = "statistics; a row of numbers per sample while few"
-PROGRAMS = {
-    "klda": Described("klda", "klda", Klda, _STATISTICS),
-    "klda-multilingual": Described(
-        "klda, multilingual", "klda", lambda: Klda("multilingual"), _STATISTICS
-    ),
-    "klda-ngrams": Described("klda, n-grams", "klda", lambda: Klda("ngrams"), _STATISTICS),
-    "lr": Described("MiniLM + logistic regression", "scikit-learn", logistic_regression, "rows"),
-    "knn": Described("MiniLM + nearest neighbours", "scikit-learn", neighbours, "all rows"),
-    "tf-idf": Described("tf-idf + logistic regression", "scikit-learn", WordCounts, "all texts"),
-    "setfit": Described("SetFit", "setfit", SetFit, "all texts, a trained network"),
-    "adaptive": Described(
-        "adaptive-classifier", "adaptive-classifier", AdaptiveClassifier, "texts and rows"
-    ),
-    "model2vec": Described("model2vec classifier", "model2vec", Model2Vec, "all texts"),
-    "river": Described("river, naive Bayes", "river", River, "counts of words"),
-}
+_MAKERS = (regression, neighbours, words, setfit, adaptive, model2vec, river)
+_BY_NAME: dict[str, Any] = {made.__name__: made for made in _MAKERS} | {"Learner": Learner}
+
+
+def _described(title: str, package: str, make: str, keeps: str, of: str = "") -> Program:
+    return Program(title, package, partial(_BY_NAME[make], *([of] if of else [])), keeps)
+
+
+_TEXT = (files(__package__) / "programs.toml").read_text(encoding="utf-8")
+PROGRAMS = {name: _described(**row) for name, row in tomllib.loads(_TEXT).items()}

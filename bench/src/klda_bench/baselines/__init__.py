@@ -10,5 +10,5 @@ from __future__ import annotations
 
 from klda_bench.environment import require
 
-for _package in ("torch", "transformers"):
-    require(_package, "baselines")
+require("torch", "baselines")
+require("transformers", "baselines")

@@ -19,8 +19,8 @@ from klda.encoders import MODELS, OfflineModelError
 from klda.encoders.images import open_image
 from klda.encoders.pretrained import quiet
 from klda.encoders.sources import Hub
-from klda.errors import KldaError, MissingDependencyError
-from klda_bench.baselines.rows import Batch, Rows
+from klda.errors import MissingDependencyError
+from klda_bench.baselines.training import Batch, Rows
 from klda_bench.environment import UnavailableError
 
 IGNORED = -100
@@ -41,8 +41,7 @@ def resolve_backbone(name: str) -> str:
     if reads_images(name):
         raise UnavailableError(
             f"backbone={name!r} reads images; give a text model, or a method that trains image "
-            "models: joint, vanilla, ewc or kd.",
-            "texts only",
+            "models: joint, vanilla, ewc or kd."
         )
     if name == "smollm2":
         package, inside, command = _SMOLLM2
@@ -58,10 +57,7 @@ def resolve_backbone(name: str) -> str:
     try:
         return str(MODELS[name].locate().folder if name in MODELS else Hub(name).path())
     except OfflineModelError as error:
-        raise OfflineModelError(
-            f"backbone={name!r} is not on this machine ({error}): give a klda name (minilm, "
-            "smollm2), a local folder, or a hub name whose files can be fetched."
-        ) from error
+        raise OfflineModelError(f"backbone={name!r} is not on this machine: {error}.") from error
 
 
 def _load(loader: Any, name: str) -> Any:
@@ -116,10 +112,6 @@ class TextEncoder(nn.Module):
         weights = batch["ids_mask"].unsqueeze(-1).to(hidden.dtype)
         return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)
 
-    def embed(self, ids: Tensor) -> Tensor:
-        """Input embeddings of tokens, before positions are added."""
-        return self.model.get_input_embeddings()(ids)
-
 
 class VisionNetwork(nn.Module):
     """A vision network as klda loads it: its processor, its class token or pooling.
@@ -145,13 +137,7 @@ class VisionNetwork(nn.Module):
             chosen = [images[place] for place in index]
             with ThreadPoolExecutor(_READERS) as pool:
                 opened = pool.map(open_image, chosen, index.tolist())
-                pixels = list(pool.map(self._pixels, opened))
-            if len({part.shape for part in pixels}) > 1:
-                raise KldaError(
-                    "The model's processor keeps each image's shape, so that they make no batch: "
-                    "give images of one size."
-                )
-            return torch.from_numpy(np.array(pixels, np.float32))
+                return torch.from_numpy(np.array(list(pool.map(self._pixels, opened)), np.float32))
 
         return Rows(read=read, n_rows=len(images), columns=columns, device=device)
 
@@ -165,19 +151,16 @@ class VisionNetwork(nn.Module):
         return outputs.pooler_output.flatten(1)
 
 
-def load_encoder_of(name: str) -> TextEncoder | VisionNetwork:
+def trainable_encoder(name: str) -> TextEncoder | VisionNetwork:
     """Load the encoder of texts or images that a backbone is."""
     return VisionNetwork(name) if reads_images(name) else TextEncoder(name)
 
 
 def reads_images(name: str) -> bool:
     """Whether a backbone is an image model."""
-    info = MODELS.get(name)
-    if info is not None:
-        return info.modality == "image"
-    folder = Path(name)
-    tokenizer = any((folder / f"tokenizer{end}.json").exists() for end in ("", "_config"))
-    return (folder / "preprocessor_config.json").is_file() and not tokenizer
+    if name in MODELS:
+        return MODELS[name].modality == "image"
+    return (Path(name) / "preprocessor_config.json").is_file()
 
 
 def _is_causal(config: Any) -> bool:
@@ -202,25 +185,21 @@ class TextGenerator(nn.Module):
         if not self.seq2seq and not _is_causal(config):
             raise UnavailableError(
                 f"backbone={name!r} ({config.model_type}) writes no text; give a seq2seq model "
-                "(BART, T5) or a decoder-only one (smollm2), or choose another method.",
-                "writes no text",
+                "(BART, T5) or a decoder-only one (smollm2), or choose another method."
             )
         kind = "AutoModelForSeq2SeqLM" if self.seq2seq else "AutoModelForCausalLM"
         self.model, self.tokenizer = _load_parts(getattr(transformers, kind), name)
         self.end = int(self.tokenizer.eos_token_id)
         self.pad = int(self.tokenizer.pad_token_id)
-        self._left, self._right = self._frame()
-        # A checkpoint's own generation settings (beams, n-gram bans) must not change a method.
-        start = self.model.config.decoder_start_token_id if self.seq2seq else None
-        self.model.generation_config = transformers.GenerationConfig(
-            pad_token_id=self.pad, eos_token_id=self.end, decoder_start_token_id=start
-        )
-
-    def _frame(self) -> tuple[list[int], list[int]]:
-        """Find the special tokens that the tokenizer sets before and after a text."""
+        # The special tokens that the tokenizer sets before and after a text.
         bare, framed = self.ids("a"), list(self.tokenizer("a")["input_ids"])
         start = next(i for i in range(len(framed)) if framed[i : i + len(bare)] == bare)
-        return framed[:start], framed[start + len(bare) :]
+        self._left, self._right = framed[:start], framed[start + len(bare) :]
+        # A checkpoint's own generation settings (beams, n-gram bans) must not change a method.
+        first = self.model.config.decoder_start_token_id if self.seq2seq else None
+        self.model.generation_config = transformers.GenerationConfig(
+            pad_token_id=self.pad, eos_token_id=self.end, decoder_start_token_id=first
+        )
 
     def ids(self, text: str) -> list[int]:
         """Token ids of a text alone, without special tokens around it."""

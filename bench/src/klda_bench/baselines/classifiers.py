@@ -1,4 +1,4 @@
-"""An encoder with a growing head: plain fine-tuning (joint, vanilla) and distillation (KD)."""
+"""An encoder with a growing head: plain fine-tuning (joint, vanilla), distillation (KD), EWC."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from klda.errors import KldaError
-from klda_bench.baselines.backbones import TextEncoder, VisionNetwork, load_encoder_of
-from klda_bench.baselines.rows import Batch, Rows
-from klda_bench.baselines.training import Baseline, option
+from klda_bench.baselines.backbones import TextEncoder, VisionNetwork, trainable_encoder
+from klda_bench.baselines.training import Baseline, Batch, Rows
 
 
 class Head(nn.Module):
@@ -57,11 +55,7 @@ class ClassifierBaseline(Baseline):
     """
 
     def _make_module(self) -> ClassifierModule:
-        return ClassifierModule(load_encoder_of(self.backbone))
-
-    def _check_inputs(self, inputs: list[Any]) -> None:
-        if not isinstance(self.module.encoder, VisionNetwork):
-            super()._check_inputs(inputs)
+        return ClassifierModule(trainable_encoder(self.backbone))
 
     def _rows(self, texts: list[Any], codes: Sequence[int] | None = None) -> Rows:
         columns = {} if codes is None else {"labels": torch.tensor(codes)}
@@ -110,23 +104,11 @@ class Vanilla(ClassifierBaseline):
     every step on a new task pushes the old classes' scores down.
     """
 
-    name = "vanilla"
-
 
 class Joint(ClassifierBaseline):
     """Fine-tuning of the backbone and a linear head on all tasks' data together."""
 
-    name = "joint"
     joint = True
-
-    def learn_task(self, texts: Sequence[Any], labels: Sequence[Any]) -> None:
-        """Learn all tasks together, once."""
-        if self.n_tasks_:
-            raise KldaError(
-                "joint has learned already and keeps no data, so a second learn_task would forget "
-                "the first; give all tasks' data in one call to a new Joint."
-            )
-        super().learn_task(texts, labels)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -138,10 +120,8 @@ class KD(ClassifierBaseline):
     of the distillation loss; the defaults are LwF's.
     """
 
-    name = "kd"
-
-    temperature: float = option(2.0, least=1e-3)
-    weight: float = option(1.0)
+    temperature: float = 2.0
+    weight: float = 1.0
 
     def _before_task(self, rows: Rows) -> None:
         if self.n_tasks_:
@@ -165,3 +145,67 @@ def distillation(scores: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     wanted = functional.log_softmax(teacher / temperature, dim=1)
     divergence = functional.kl_div(student, wanted, log_target=True, reduction="batchmean")
     return temperature**2 * divergence
+
+
+@dataclass(kw_only=True, eq=False)
+class EWC(ClassifierBaseline):
+    """Elastic weight consolidation (Kirkpatrick et al. 2017).
+
+    The loss of a new task is equation 3: its own plus ``penalty / 2 * sum_i F_i (theta_i -
+    theta*_i)^2`` for every earlier task. A sum of quadratics is a quadratic, so the earlier tasks
+    are kept as one precision (the sum of their Fisher diagonals) and one anchor (the mean of their
+    weights, weighted by these): the same gradient, and memory that doesn't grow with the tasks.
+
+    `penalty` is lambda of equation 3. A task's Fisher diagonal is estimated from `fisher_samples`,
+    one gradient each, with labels drawn from the model's own answers.
+    """
+
+    penalty: float = 5000.0
+    fisher_samples: int = 200
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._precision: dict[str, Tensor] = {}
+        self._anchor: dict[str, Tensor] = {}
+
+    def _loss(self, batch: Batch) -> Tensor:
+        return super()._loss(batch) + self.penalty / 2 * self.distance()
+
+    def distance(self) -> Tensor:
+        """Sum of F_i (theta_i - theta*_i)^2 over all weights that an earlier task had."""
+        total, now = torch.zeros((), device=self._device), dict(self.module.named_parameters())
+        for name, anchor in self._anchor.items():
+            old = now[name][: len(anchor)]  # a head may have grown since
+            total = total + (self._precision[name] * (old - anchor).square()).sum()
+        return total
+
+    def _after_task(self, rows: Rows) -> None:
+        fisher = self.fisher_diagonal(rows)
+        for name, parameter in self._trained().items():
+            weights = parameter.detach()
+            precision, anchor = torch.zeros_like(weights), weights.clone()
+            if name in self._anchor:
+                known = len(self._anchor[name])
+                precision[:known], anchor[:known] = self._precision[name], self._anchor[name]
+            total = precision + fisher[name]
+            # Where no task cares (total 0) the anchor plays no part; it takes the latest weight.
+            share = torch.where(total > 0, fisher[name] / total.clamp(min=1e-30), 1.0)
+            self._precision[name] = total
+            self._anchor[name] = anchor + share * (weights - anchor)
+
+    def fisher_diagonal(self, rows: Rows) -> dict[str, Tensor]:
+        """Mean squared gradient of the log-likelihood, weight by weight, one sample at a time."""
+        self.module.eval()
+        named = self._trained()
+        squares = [torch.zeros_like(parameter) for parameter in named.values()]
+        rng = np.random.default_rng([self.seed, self.n_tasks_, 1])
+        chosen = rng.permutation(len(rows))[: self.fisher_samples]
+        for sample in chosen:
+            scores = self.module(rows.take(np.array([sample])))
+            label = torch.multinomial(scores.detach().softmax(1), 1).flatten()
+            loss = functional.cross_entropy(scores, label)
+            gradients = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+            for square, gradient in zip(squares, gradients, strict=True):
+                if gradient is not None:
+                    square.addcmul_(gradient, gradient, value=1 / len(chosen))
+        return dict(zip(named, squares, strict=True))

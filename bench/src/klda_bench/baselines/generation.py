@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from klda_bench.baselines.backbones import IGNORED, TextGenerator
-from klda_bench.baselines.rows import Rows
-from klda_bench.baselines.training import Baseline
+from klda_bench.baselines.training import Baseline, Rows
 
 _WRITTEN_AT_ONCE = 512  # a token takes almost as long for one text as for hundreds
 
@@ -77,7 +76,4 @@ def token_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 def closest_spelling(written: str, labels: Sequence[str]) -> int:
     """Position of the label written, or of the one spelled most alike."""
-    if written in labels:
-        return list(labels).index(written)
-    matchers = (difflib.SequenceMatcher(None, label, written, autojunk=False) for label in labels)
-    return int(np.argmax([matcher.ratio() for matcher in matchers]))
+    return labels.index(difflib.get_close_matches(written, labels, n=1, cutoff=0.0)[0])

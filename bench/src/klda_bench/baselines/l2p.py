@@ -12,8 +12,7 @@ from torch.nn import functional
 from klda.errors import KldaError
 from klda_bench.baselines.backbones import TextEncoder
 from klda_bench.baselines.classifiers import ClassifierBaseline, ClassifierModule
-from klda_bench.baselines.rows import Batch, Rows
-from klda_bench.baselines.training import option
+from klda_bench.baselines.training import Batch, Rows
 from klda_bench.environment import UnavailableError
 
 
@@ -27,8 +26,7 @@ class PromptedModule(ClassifierModule):
         if self.encoder.causal:
             raise UnavailableError(
                 f"backbone={backbone!r} reads left to right, so prompts before a text can't see "
-                "it; give l2p an encoder (BERT, minilm) or a seq2seq model (BART, T5).",
-                "needs an encoder",
+                "it; give l2p an encoder (BERT, minilm) or a seq2seq model (BART, T5)."
             )
         self.encoder.requires_grad_(False)
         self.top_n = top_n
@@ -64,7 +62,7 @@ class PromptedModule(ClassifierModule):
         query = batch["query"] if "query" in batch else self.query(batch)
         chosen, distance = self.select(query)
         prompts = self.prompts[chosen].flatten(1, 2)
-        words = self.encoder.embed(batch["ids"])
+        words = self.encoder.model.get_input_embeddings()(batch["ids"])
         # Equation 2: x_p = [P_s1; ...; P_sN; x_e].
         inputs = torch.cat([prompts.to(words.dtype), words], dim=1)
         seen = batch["ids_mask"].new_ones(prompts.shape[:2])
@@ -92,12 +90,10 @@ class L2P(ClassifierBaseline):
     to the query. Prompts and keys learn at `head_lr`.
     """
 
-    name = "l2p"
-
     pool_size: int = 10
-    prompt_length: int = option(5, least=1)
+    prompt_length: int = 5
     top_n: int = 5
-    pull: float = option(0.5)
+    pull: float = 0.5
 
     def __post_init__(self) -> None:
         if not 1 <= self.top_n <= self.pool_size:

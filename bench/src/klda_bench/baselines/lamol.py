@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
-from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
 from klda_bench.baselines import generation
 from klda_bench.baselines.backbones import IGNORED
-from klda_bench.baselines.rows import Batch
-from klda_bench.baselines.training import option, seeded
+from klda_bench.baselines.training import Batch, seeded
 
 ANSWER = "<answer>"
 _ROUNDS = 8  # of generation, before a task has to do with the pseudo-samples it got
@@ -44,11 +42,9 @@ class LAMOL(generation.GenerativeBaseline):
     stands between a text and its label.
     """
 
-    name = "lamol"
-
-    gamma: float = option(0.2)
-    lm_weight: float = option(0.25)
-    top_k: int = option(20, least=1)
+    gamma: float = 0.2
+    lm_weight: float = 0.25
+    top_k: int = 20
     question: str = " Which class is this text?"
 
     def __post_init__(self) -> None:
@@ -86,10 +82,10 @@ class LAMOL(generation.GenerativeBaseline):
         return {"ids": ids, "targets": targets, "lm_ids": lm_ids, "lm_targets": lm_targets}
 
     def _loss(self, batch: Batch) -> Tensor:
-        both = [
-            _stacked(batch[name], batch[f"lm_{name}"], fill)
-            for name, fill in (("ids", self.module.pad), ("ids_mask", 0), ("targets", IGNORED))
-        ]
+        both = []  # one pass through the model for both, filled up to one width
+        for name, fill in (("ids", self.module.pad), ("ids_mask", 0), ("targets", IGNORED)):
+            rows = [*batch[name], *batch[f"lm_{name}"]]
+            both.append(pad_sequence(rows, batch_first=True, padding_value=fill))
         losses = generation.token_loss(*self.module.logits(*both))
         answers, sentences = losses.chunk(2)
         return answers.mean() + self.lm_weight * sentences.mean()
@@ -142,12 +138,3 @@ class LAMOL(generation.GenerativeBaseline):
         return np.array(
             [generation.closest_spelling(self.module.text(row), labels) for row in answers]
         )
-
-
-def _stacked(first: Tensor, second: Tensor, fill: int) -> Tensor:
-    """Rows of both tensors, filled up to one width: one pass through the model for both."""
-    width = max(first.shape[1], second.shape[1])
-    parts = [
-        functional.pad(part, (0, width - part.shape[1]), value=fill) for part in (first, second)
-    ]
-    return torch.cat(parts)

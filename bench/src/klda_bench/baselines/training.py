@@ -1,24 +1,93 @@
-"""What all fine-tuned methods share: options, the training loop, and its gradients."""
+"""What all fine-tuned methods share: batches of samples, options, and the training loop."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
-from klda.checks import checked_texts
 from klda.errors import KldaError
-from klda_bench.baselines.rows import Batch, Rows
-from klda_bench.environment import require, require_device, resolve_device
+from klda.progress import progress_bar
+from klda_bench.environment import require_device, resolve_device
 
+Batch = dict[str, Tensor]
+
+# Batches of one length are cut from this many shuffled batches' worth of samples: long enough for
+# little padding, short enough that the batches of two epochs differ.
+_BUCKET = 32
 CLIP_NORM = 1.0  # of a step's gradients
+
+
+class Rows:
+    """Samples, of which batches are made on the device.
+
+    `sequences` are fields of token ids, of which ``ids`` decides the order of lengths, and
+    `padding` the fill value of each; `columns` have one entry per sample: labels, weights, a
+    teacher's answers. Instead of sequences, `read` makes the field ``pixels`` of the `n_rows`
+    samples at given positions: all images at once would not fit into memory.
+    """
+
+    def __init__(
+        self,
+        *,
+        sequences: Mapping[str, Sequence[Sequence[int]]] | None = None,
+        padding: Mapping[str, int] | None = None,
+        columns: Mapping[str, Tensor] | None = None,
+        read: Callable[[np.ndarray], Tensor] | None = None,
+        n_rows: int = 0,
+        device: torch.device,
+    ) -> None:
+        self._device, self._read, self._padding = device, read, padding or {}
+        self._sequences = {
+            name: [torch.tensor(row, dtype=torch.long) for row in rows]
+            for name, rows in (sequences or {}).items()
+        }
+        # Without sequences all samples are of one length.
+        lengths = [len(row) for row in self._sequences.get("ids", ())]
+        self._lengths = np.array(lengths or [0] * n_rows)
+        self.columns = {name: column.to(device) for name, column in (columns or {}).items()}
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def batches(self, size: int, rng: np.random.Generator | None = None) -> Iterator[Batch]:
+        """Yield batches of samples of similar length; in a random order where `rng` is given."""
+        order = np.arange(len(self)) if rng is None else rng.permutation(len(self))
+        width = len(self) if rng is None else size * _BUCKET
+        chunks = [order[i : i + width] for i in range(0, len(order), width)]
+        order = np.concatenate([c[np.argsort(self._lengths[c], kind="stable")] for c in chunks])
+        starts = np.arange(0, len(order), size)
+        for start in starts if rng is None else rng.permutation(starts):
+            yield self.take(order[start : start + size])
+
+    def take(self, index: np.ndarray) -> Batch:
+        """Make one batch of the samples `index`, cut to their longest; adds ``<field>_mask``."""
+        batch: Batch = {"index": torch.from_numpy(index)}
+        for name, rows in self._sequences.items():
+            chosen = [rows[i] for i in index]
+            batch[name] = pad_sequence(chosen, True, self._padding[name])
+            batch[f"{name}_mask"] = pad_sequence([torch.ones_like(row) for row in chosen], True)
+        if self._read is not None:
+            batch["pixels"] = self._read(index)
+        batch = {name: part.to(self._device) for name, part in batch.items()}
+        return batch | {name: column[batch["index"]] for name, column in self.columns.items()}
+
+    @torch.no_grad()
+    def map(self, function: Callable[[Batch], Tensor], size: int) -> Tensor:
+        """Apply a function to all samples; its rows, in the samples' order."""
+        parts, order = [], []
+        for batch in self.batches(size):
+            parts.append(function(batch))
+            order.append(batch["index"])
+        return torch.cat(parts)[torch.cat(order).argsort()]
 
 
 @contextmanager
@@ -28,11 +97,6 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         yield
-
-
-def option(default: float, *, least: float = 0) -> Any:
-    """Declare an option that is a number, and the least that it may be."""
-    return field(default=default, metadata={"least": least})
 
 
 @dataclass(kw_only=True, eq=False)
@@ -46,32 +110,22 @@ class Baseline(ABC):
     A subclass says what it makes, learns and predicts with.
     """
 
-    name = ""
     joint = False
 
     backbone: str = field(default="minilm", kw_only=False)
     device: str = "auto"
-    epochs: int = option(50, least=1)
-    batch_size: int = option(128, least=1)
-    head_lr: float = option(1e-3)
-    backbone_lr: float = option(1e-4)
-    max_length: int = option(128, least=1)
+    epochs: int = 50
+    batch_size: int = 128
+    head_lr: float = 1e-3
+    backbone_lr: float = 1e-4
+    max_length: int = 128
     seed: int = 0
-    progress: bool = True
     module: Any = field(init=False)
 
     def __post_init__(self) -> None:
-        for declared in fields(self):
-            value, least = getattr(self, declared.name, None), declared.metadata.get("least")
-            if least is not None and not (isinstance(value, (int, float)) and value >= least):
-                raise KldaError(f"{declared.name}={value!r} must be a number at least {least}.")
         device = resolve_device(self.device)
         require_device(device)
-        try:
-            self._device = torch.device(device)
-        except RuntimeError as error:
-            message = f"device={device!r} is unknown; use 'auto', 'cpu' or 'cuda'."
-            raise KldaError(message) from error
+        self._device = torch.device(device)
         self.classes_: list[Any] = []
         self.n_tasks_ = 0
         with seeded(self.seed, self._device):
@@ -93,34 +147,17 @@ class Baseline(ABC):
     def _predict(self, texts: list[str]) -> np.ndarray:
         """Position in `classes_` of each text's class."""
 
-    def _check_inputs(self, inputs: list[Any]) -> None:
-        checked_texts(inputs)
-
     def learn_task(self, texts: Sequence[Any], labels: Sequence[Any]) -> None:
         """Learn one task: all its texts (or images) and their classes, once."""
-        texts, labels = list(texts), [str(label) for label in labels]
-        if not texts or len(texts) != len(labels):
-            raise KldaError(
-                f"texts has {len(texts)} rows and labels {len(labels)}; give one label each, and "
-                "at least one sample."
-            )
-        self._check_inputs(texts)
         with seeded(self.seed * 10_007 + self.n_tasks_, self._device):
-            self._learn(texts, labels)
+            self._learn(list(texts), [str(label) for label in labels])
         self.n_tasks_ += 1
 
     def predict(self, texts: Sequence[Any]) -> np.ndarray:
         """Class of each text among all learned so far."""
-        if not self.classes_:
-            raise KldaError(f"{self.name} has learned no task yet; call learn_task first.")
-        texts = list(texts)
-        self._check_inputs(texts)
-        classes = np.array(self.classes_)
-        if not texts:
-            return classes[:0]
         self.module.eval()
         with torch.no_grad(), seeded(self.seed, self._device):
-            return classes[self._predict(texts)]
+            return np.array(self.classes_)[self._predict(list(texts))]
 
     def _codes(self, labels: list[Any]) -> list[int]:
         """Position of each label in `classes_`, to which new classes are added."""
@@ -143,34 +180,28 @@ class Baseline(ABC):
             optimizer, lambda step: max(0.0, 1 - step / steps)
         )
         rng = np.random.default_rng([self.seed, self.n_tasks_])
-        # disable=None: a bar on a terminal, silence in a pipe.
-        bar = require("tqdm.auto", "baselines").tqdm(
-            range(self.epochs),
-            desc=f"{self.name} task {self.n_tasks_ + 1}",
-            unit="epoch",
-            disable=None if self.progress else True,
-            leave=False,
-        )
-        for _ in bar:
-            self.module.train()
-            total = torch.zeros((), device=self._device)
-            for batch in rows.batches(self.batch_size, rng):
-                optimizer.zero_grad()
-                with self._autocast():
-                    loss = self._loss(batch)
-                loss.backward()
-                total += loss.detach()
-                nn.utils.clip_grad_norm_(parameters, CLIP_NORM)
-                optimizer.step()
-                scheduler.step()
-            # Read once an epoch: reading a loss makes the CPU wait for the GPU.
-            mean = float(total) / per_epoch
-            if not math.isfinite(mean):
-                raise KldaError(
-                    f"{self.name}: the loss became {mean} in task {self.n_tasks_ + 1}; lower "
-                    f"head_lr={self.head_lr} or backbone_lr={self.backbone_lr}."
-                )
-            bar.set_postfix(loss=f"{mean:.4f}")
+        what = f"{type(self).__name__}, task {self.n_tasks_ + 1}"
+        with progress_bar(what, self.epochs) as report:
+            for epoch in range(self.epochs):
+                self.module.train()
+                total = torch.zeros((), device=self._device)
+                for batch in rows.batches(self.batch_size, rng):
+                    optimizer.zero_grad()
+                    with self._autocast():
+                        loss = self._loss(batch)
+                    loss.backward()
+                    total += loss.detach()
+                    nn.utils.clip_grad_norm_(parameters, CLIP_NORM)
+                    optimizer.step()
+                    scheduler.step()
+                # Read once an epoch: reading a loss makes the CPU wait for the GPU.
+                mean = float(total) / per_epoch
+                if not math.isfinite(mean):
+                    raise KldaError(
+                        f"{what}: the loss became {mean}; lower head_lr={self.head_lr} or "
+                        f"backbone_lr={self.backbone_lr}."
+                    )
+                report(epoch + 1, f"loss {mean:.4f}")
 
     def _trained(self) -> dict[str, Tensor]:
         named = self.module.named_parameters()

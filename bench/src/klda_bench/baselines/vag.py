@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from klda_bench.baselines.generation import GenerativeBaseline, label_text, token_loss
-from klda_bench.baselines.rows import Batch
-from klda_bench.baselines.training import option
+from klda_bench.baselines.training import Batch
 
 _SEPARATOR = "\nLabel:"  # ends a decoder-only model's prompt; a seq2seq model needs none
 
@@ -27,8 +26,6 @@ class VanillaG(GenerativeBaseline):
     The authors compare names with a sentence encoder; here with the backbone's own embeddings of
     their tokens, as they were before any training.
     """
-
-    name = "vanilla-g"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -92,11 +89,9 @@ class VAG(VanillaG):
     of a label's tokens, at least one, a neighbour is inserted.
     """
 
-    name = "vag"
-
-    replay_ratio: float = option(0.1)
-    replay_weight: float = option(1.0)
-    insertion: float = option(0.3)
+    replay_ratio: float = 0.1
+    replay_weight: float = 1.0
+    insertion: float = 0.3
 
     def __post_init__(self) -> None:
         super().__post_init__()

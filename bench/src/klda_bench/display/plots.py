@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from klda_bench import data
+from klda_bench.data import catalog
 
 # Okabe and Ito's colours: told apart with any colour vision.
 _COLOURS = (
@@ -16,8 +16,6 @@ _COLOURS = (
     *("#6A3D9A", "#7F7F7F", "#B2182B", "#1B7837"),
 )
 _MARKERS = "osD^vP*Xh<>p"
-_DPI = 150
-_SIZE = (10.0, 6.0)  # inches, of every figure
 _STYLE = {
     "font.size": 9,
     "axes.grid": True,
@@ -42,18 +40,18 @@ def pyplot() -> Any:
 def save(figure: Any, file: Path) -> Path:
     """Write a figure as a PNG file and close it."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, dpi=_DPI)
+    figure.savefig(file, dpi=150)
     pyplot().close(figure)
     return file
 
 
 def line_style(position: int) -> dict[str, Any]:
     """Colour and marker of the line at a position."""
-    look = {"color": _COLOURS[position % len(_COLOURS)], "markersize": 4.5, "linewidth": 1.4}
-    return look | {"marker": _MARKERS[position % len(_MARKERS)]}
+    colour, marker = _COLOURS[position % len(_COLOURS)], _MARKERS[position % len(_MARKERS)]
+    return {"color": colour, "marker": marker, "markersize": 4.5, "linewidth": 1.4}
 
 
-def draw_curves(
+def lines(
     curves: pd.DataFrame,
     titles: Mapping[str, str],
     seeds: int,
@@ -76,7 +74,7 @@ def draw_curves(
     panels = list(curves.groupby("dataset", sort=False))
     wide = min(2, len(panels))
     high = -(-len(panels) // wide)
-    figure, axes = plt.subplots(high, wide, figsize=_SIZE, squeeze=False)
+    figure, axes = plt.subplots(high, wide, figsize=(10.0, 6.0), squeeze=False)
     names: dict[str, int] = {}
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
@@ -92,10 +90,9 @@ def draw_curves(
             axis.fill_between(x, groups.min(), groups.max(), color=style["color"], alpha=0.15, lw=0)
         if n_components is not None:
             axis.axvline(n_components, color="black", linestyle=":", linewidth=1)
-            text, at = f"N = D = {n_components:,}", (n_components, 0.02)
-            how: dict[str, Any] = {"xytext": (3, 0), "textcoords": "offset points", "fontsize": 7}
-            axis.annotate(text, at, xycoords=("data", "axes fraction"), **how)
-        axis.set_title(data.title(str(dataset)))
+            place: Any = {"transform": axis.get_xaxis_transform(), "fontsize": 7}
+            axis.text(n_components, 0.02, f" N = D = {n_components:,}", **place)
+        axis.set_title(catalog.title(str(dataset)))
         axis.set_xlabel(xlabel)
         axis.set_ylabel("accuracy (%)" if len(ticks) else "accuracy on classes seen (%)")
         if len(ticks):

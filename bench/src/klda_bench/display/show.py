@@ -13,28 +13,23 @@ from typing import Any
 
 import pandas as pd
 from rich.console import Console
-from rich.table import Table as RichTable
 
-from klda.cli.console import say
+from klda.cli.console import are_figures, say, table
 from klda_bench.results import Row
 
-_DIM = ("paper", "diff.")
-_HIDDEN = ("what", "runs", "ok")
+_HIDDEN = ["what", "runs", "ok"]
 
 
 def text_of(value: Any, name: str = "") -> str:
     """Write one value; the name of its column may tell its unit."""
     if value is None or (isinstance(value, float) and pd.isna(value)):
         return "-"
-    if isinstance(value, (bool, str)):
-        return str(value)
     if name.endswith("bytes"):
         return f"{value / 1e9:.2f} GB" if value >= 1e9 else f"{value / 1e6:.0f} MB"
-    if name == "flops":
-        return f"{value / 1e12:.3g} TFLOP/s"
     if isinstance(value, float):
         return f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return f"{value:,}" if is_number else str(value)
 
 
 def as_text(frame: pd.DataFrame) -> pd.DataFrame:
@@ -52,48 +47,23 @@ def markdown(frame: pd.DataFrame) -> str:
     shown = as_text(frame)
     rows = [[text.replace("|", r"\|") for text in row] for row in (shown, *shown.to_numpy())]
     head, *lines = [f"| {' | '.join(row)} |" for row in rows]
-    sides = ["---" if _are_words(frame, i) or not i else "---:" for i in range(shown.shape[1])]
+    sides = [
+        "---:" if i and are_figures(shown.iloc[:, i]) else "---" for i in range(shown.shape[1])
+    ]
     return "\n".join([head, f"|{'|'.join(sides)}|", *lines])
 
 
-def rich_table(frame: pd.DataFrame, title: str | None = None) -> RichTable:
-    """Draw a frame, one line per row; words on the left, numbers on the right."""
-    table = RichTable(title=title, title_justify="left")
-    for i, name in enumerate(as_text(frame).columns):
-        words = _are_words(frame, i)
-        table.add_column(
-            name,
-            justify="left" if words else "right",
-            style="dim" if name in _DIM else None,
-            overflow="fold",
-            no_wrap=not words,
-        )
-    for _, row in as_text(frame).iterrows():
-        table.add_row(*row)
-    return table
+def write_page(file: Path, title: str, parts: Iterable[tuple[str, pd.DataFrame]]) -> None:
+    """Write tables with their titles as a Markdown page."""
+    lines = [f"## {heading}\n\n{markdown(frame)}\n" for heading, frame in parts]
+    file.write_text("\n".join([f"# {title}\n", *lines]), encoding="utf-8")
+    wrote([file])
 
 
-def _are_words(frame: pd.DataFrame, column: int) -> bool:
-    """Whether most of a column are words, and not figures such as a mean and its spread."""
-    values = frame.iloc[:, column].tolist()
-    texts = [value for value in values if isinstance(value, str) and value not in ("-", "")]
-    return 2 * sum(text.lstrip("+-")[:1].isdigit() for text in texts) < len(texts)
-
-
-def show_rows(rows: Sequence[Row]) -> Iterator[Any]:
-    """Yield what a console prints of rows: those of one kind (``what``) make one table.
-
-    A single row is shown as one line per value.
-    """
+def show_rows(rows: Sequence[Row]) -> None:
+    """Print rows: those of one kind (``what``) make one table."""
     for what, group in itertools.groupby(rows, key=lambda row: row["what"]):
-        kept = [{k: v for k, v in row.items() if k not in _HIDDEN} for row in group]
-        if len(kept) == 1:
-            grid = RichTable(show_header=False, title=what, title_justify="left")
-            for name, value in kept[0].items():
-                grid.add_row(name.replace("_", " "), text_of(value, name))
-            yield grid
-        else:
-            yield rich_table(pd.DataFrame(kept, dtype=object), what)
+        show(pd.DataFrame(group, dtype=object).drop(columns=_HIDDEN, errors="ignore"), what)
 
 
 @contextmanager
@@ -109,9 +79,12 @@ def results() -> Console:
     return console if console.is_terminal else Console(width=200, highlight=False)
 
 
-def show(frame: pd.DataFrame, title: str | None = None) -> None:
-    """Print a frame."""
-    results().print(rich_table(frame, title))
+def show(frame: pd.DataFrame, title: str | None = None, console: Console | None = None) -> None:
+    """Print a frame, one line per row; words on the left, numbers on the right."""
+    shown, console = as_text(frame), console or results()
+    if title:
+        console.print(title, style="italic", markup=False)
+    console.print(table(*shown, rows=shown.to_numpy().tolist()), "")
 
 
 def wrote(files: Iterable[Path]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -11,20 +10,12 @@ from klda import Learner
 from klda.encoders import Encoder
 
 
-def default_learner(
-    encoder: str | Encoder, seed: int, *, names: bool = False, **parameters: Any
-) -> Learner:
-    """Make a Learner with its own settings, but for the seed of its random features.
-
-    `names` lets the names of classes count beside samples: peers don't know them.
-    """
-    learner = Learner(encoder, names=names)
-    learner.parameters = dataclasses.replace(learner.parameters, random_state=seed, **parameters)
-    return learner
-
-
 class Default:
-    """A `Learner` that is given features; `encoder` made them, and `parameters` replace its own."""
+    """A `Learner` that is given features; `encoder` made them.
+
+    It has its own settings but for the seed of its random features and the device; `parameters`
+    replace others. With `names`, those of classes count beside samples: peers don't know them.
+    """
 
     def __init__(
         self,
@@ -35,8 +26,8 @@ class Default:
         names: bool = False,
         **parameters: Any,
     ) -> None:
-        parameters |= {"device": device, "names": names}
-        self.learner = default_learner(encoder or "features", random_state, **parameters)
+        parameters |= {"random_state": random_state, "device": device}
+        self.learner = Learner(encoder or "features", names=names, classifier=parameters)
 
     def learn_task(self, X: np.ndarray, y: np.ndarray) -> None:
         """Learn the task's rows."""

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from klda.encoders.encoder import Layers
 from klda.encoders.model_files import ModelFiles
-from klda.encoders.options import Options
-from klda.encoders.pretrained import device_and_dtype, dtype_name
+from klda.encoders.pretrained import device_and_dtype
+from klda.encoders.runtime import Layers, RunOptions
 from klda_bench.environment import require
 
 
@@ -18,17 +17,17 @@ class EfficientNetLite:
 
     layers: Layers = "last"
     pooling = "average"
-    engine = "torch"
+    runtime = "torch"
     dimension = 1280
     SIZE = 224
 
-    def __init__(self, files: ModelFiles, options: Options) -> None:
+    def __init__(self, files: ModelFiles, options: RunOptions) -> None:
         options.require_last_layer(files.name)
         torch = require("torch", "efficientnet")
         self._resampling = require("PIL.Image", "efficientnet").Resampling.BICUBIC
         package = require("efficientnet_lite_pytorch", "efficientnet")
         self.device, self.dtype = device_and_dtype(options, {})
-        self.precision = dtype_name(self.dtype)
+        self.precision = str(self.dtype).removeprefix("torch.")
         self.batch_size = options.batch_size or (64 if self.device.type == "cuda" else 8)
         network = package.EfficientNet.from_name("efficientnet-lite0")
         weights = torch.load(files.weights[0], map_location="cpu", weights_only=True)

@@ -6,21 +6,23 @@ Runs are a data frame, as :func:`klda_bench.runs.grid.as_frame` makes it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from klda_bench import data, published
-from klda_bench.data import DATASETS
-from klda_bench.methods import registry
-from klda_bench.published import FIGURES
+from klda_bench.data import catalog
+from klda_bench.data.catalog import DATASETS
+from klda_bench.methods.registry import registry
+from klda_bench.paper import published
+from klda_bench.paper.published import FIGURES
 from klda_bench.results import Row
 from klda_bench.runs.grid import as_frame, unpack_bits, with_record
 from klda_bench.runs.metrics import FINAL, paired_difference, spread
 
+_AT_ONCE = ("joint", "lr")
 _PLACE = ["split", "dataset", "tasks", "backbone", "layers", "method"]
 
 
@@ -29,8 +31,8 @@ class Table:
     """What a command shows: a frame with its title and notes, files, and the runs behind it.
 
     `cells` of a table of accuracies has one line per cell: where it stands (``row``, ``column`` and
-    their titles), the ``mean`` of what was measured here, the ``paper``'s figure, their
-    ``difference`` where both are of one foundation model, and why there is no figure (``gap``).
+    their titles), the ``mean`` of what was measured here, the ``paper``'s figure, and their
+    ``difference`` where both are of one foundation model.
     """
 
     title: str
@@ -48,12 +50,12 @@ class Table:
 def lay_out(cells: pd.DataFrame, best: str = "{}") -> pd.DataFrame:
     """Return what is shown of cells, as text; `best` marks the best figure of each column.
 
-    Joint training is the upper bound and not among those compared.
+    Methods that learn all tasks at once are not among those compared.
     """
     names, columns = [""], [cells.drop_duplicates("row").row_title.tolist()]
     for title, own in cells.groupby("column_title", sort=False):
-        compared = own["mean"].where(~own.row.str.endswith("joint"))
-        if (own["mean"].notna() | (own.gap != "")).any():
+        compared = own["mean"].where(~own.row.str.split("/").str[-1].isin(_AT_ONCE))
+        if (own.text != "-").any():
             is_best = compared.eq(compared.max())
             names.append(title)
             columns.append(
@@ -73,22 +75,24 @@ def accuracy_table(
     runs: pd.DataFrame,
     backbones: Sequence[str],
     *,
-    main: str = "",
+    by_model: bool = True,
     with_paper: bool = True,
     columns: Sequence[str] = (),
 ) -> Table:
     """Methods x data sets with each of some foundation models, beside the paper's figures.
 
-    These are of the same model, or of the model `main`: then a row is a method, whatever its model.
-    `columns` come first, with or without runs.
+    These are of the same model. Without `by_model` a row is a method, whatever its model, and the
+    paper's figures are those of its Table 1. `columns` come first, with or without runs.
     """
+    main = "" if by_model else published.MAIN_MODEL
     runs = runs.assign(row=runs.method if main else runs.backbone + "/" + runs.method)
     rows: dict[str, str] = {}
     theirs: dict[tuple[str, str], Row] = {}
     compared = [
         name
         for name in dict.fromkeys([*columns, *runs.dataset])
-        if with_paper and name in DATASETS and _is_the_papers(runs[runs.dataset == name])
+        # The paper's data, and not a user's under the same name.
+        if with_paper and name in DATASETS and not (runs.split[runs.dataset == name] == "own").any()
     ]
     for backbone in backbones:
         for method, spec in registry(runs.method).items():
@@ -113,11 +117,6 @@ def accuracy_table(
     return table
 
 
-def _is_the_papers(runs: pd.DataFrame) -> bool:
-    """Whether runs are of the paper's data, and not of a user's under the same name."""
-    return bool((runs.split.dropna() == "paper").all())
-
-
 def make_table(
     title: str,
     runs: pd.DataFrame,
@@ -138,7 +137,7 @@ def make_table(
             "row": row,
             "row_title": row_title,
             "column": column,
-            "column_title": data.title(column),
+            "column_title": catalog.title(column),
             **cell_of(by_cell.get((row, column), runs[:0]), runs.seed.nunique()),
             **(theirs or {}).get((row, column), {}),
         }
@@ -153,9 +152,9 @@ def make_table(
 def cell_of(runs: pd.DataFrame, seeds: int = 0) -> Row:
     """Reduce the runs of one cell, one per seed; `seeds` were asked for."""
     mean, std, n = runs[FINAL].agg(["mean", "std", "count"])
-    gap = "" if n else next((gap for gap in runs.gap if gap), "")
-    text = spread(mean, std, int(n), seeds) if n else gap or "-"
-    return {"mean": mean, "text": text, "gap": gap, "paper": np.nan, "paper_text": ""}
+    status = next(iter(runs.status), "-")  # what can't be run here, or failed, says so
+    text = spread(mean, std, int(n), seeds) if n else status
+    return {"mean": mean, "text": text, "paper": np.nan, "paper_text": ""}
 
 
 def _notes(cells: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
@@ -167,30 +166,22 @@ def _notes(cells: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def pairs_against(runs: pd.DataFrame, base: str, others: Sequence[str]) -> list[Row]:
-    """Compare methods with a base method on the same test rows: points and standard errors."""
-    kept = [bool(record and record["correct"]) for record in runs.record]
-    measured = runs[np.array(kept, dtype=bool)]
+def paired(runs: pd.DataFrame, method: str, base: str) -> Iterator[tuple[str, str, float, float]]:
+    """Compare a method with another one on the same test rows.
+
+    Yields the foundation model, the data set, the difference in points and its standard error.
+    """
+    kept = runs[runs.record.map(lambda record: bool(record and record["correct"])).astype(bool)]
     # Rows come in the test file's order whatever the order of classes. Another copy of a data set
     # can have them in another order.
-    digests = [record["settings"]["data_sha256"] for record in measured.record]
-    measured = measured.assign(data_sha256=digests)
-    places = ["backbone", "dataset", "data_sha256"]
-    correct = {
-        place: np.stack([unpack_bits(r["correct"], r["rows_predicted"]) for r in records])
-        for place, records in measured.groupby([*places, "method"]).record
-    }
-    rows = []
-    for backbone, dataset, digest in measured[places].drop_duplicates().to_numpy():
-        for method in others:
-            a, b = (correct.get((backbone, dataset, digest, name)) for name in (method, base))
-            if method == base or a is None or b is None:
-                continue
-            difference, error = paired_difference(a, b)
-            row: Row = {"backbone": backbone, "dataset": dataset, "method": method, "base": base}
-            row |= {"difference": round(difference, 4), "standard_error": round(error, 4)}
-            rows.append(row | {"seeds": len(a)})
-    return rows
+    digest = [record["settings"]["data_sha256"] for record in kept.record]
+    for (backbone, dataset, _), own in kept.groupby(["backbone", "dataset", digest], sort=False):
+        correct = [
+            [unpack_bits(r["correct"], r["rows_predicted"]) for r in own.record[own.method == name]]
+            for name in (method, base)
+        ]
+        if all(correct):
+            yield backbone, dataset, *paired_difference(*map(np.stack, correct))
 
 
 def shown_runs(records: Iterable[Row]) -> pd.DataFrame:

@@ -7,13 +7,14 @@ where both were measured here, else of the accuracy on the test rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import pandas as pd
 
-from klda_bench import data, published
-from klda_bench.methods import registry
-from klda_bench.paper.accuracy_table import pairs_against, usual_layers
+from klda_bench.data import catalog
+from klda_bench.methods.registry import registry
+from klda_bench.paper import published
+from klda_bench.paper.accuracy_table import paired, usual_layers
 from klda_bench.runs.metrics import FINAL
 
 ERRORS = 2.0
@@ -47,25 +48,25 @@ def _against_the_paper(runs: pd.DataFrame, method: str, theirs: str) -> pd.DataF
     rows = []
     for (backbone, dataset), found in runs[runs.method == method].groupby(["backbone", "dataset"]):
         mean, place = found[FINAL].mean(), (backbone, theirs, dataset)
-        if place in published.MEANS.index:
+        if place in published.FIGURES:
             tested = found.record.iloc[0]["rows_predicted"]
             error = 100 * math.sqrt(max(mean * (100 - mean), 0) / 1e4 / tested)
-            difference = mean - published.MEANS[place]
+            difference = mean - published.FIGURES[place]["paper"]
             rows.append((backbone, dataset, difference, error))
     return _judged(rows)
 
 
-def _judged(rows: Sequence[tuple[str, str, float, float]]) -> pd.DataFrame:
+def _judged(rows: Iterable[tuple[str, str, float, float]]) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=["backbone", "dataset", "difference", "error"])
     frame["verdict"] = [verdict(row.difference, row.error) for row in frame.itertuples()]
     return frame
 
 
 def _listed(differences: pd.DataFrame) -> str:
-    order = {name: i for i, name in enumerate(data.DATASETS)}
+    order = {name: i for i, name in enumerate(catalog.DATASETS)}
     rows = sorted(differences.itertuples(), key=lambda row: order.get(row.dataset, 99))
     return ", ".join(
-        f"{data.title(row.dataset)} {row.difference:+.2f} ± {row.error:.2f}" for row in rows
+        f"{catalog.title(row.dataset)} {row.difference:+.2f} ± {row.error:.2f}" for row in rows
     )
 
 
@@ -85,16 +86,13 @@ def _reproduced(runs: pd.DataFrame) -> Iterator[Finding]:
 def _compared(own: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Finding]:
     """Our default beside the upper bound, the paper's and ours, and beside the best peers."""
     parts = [("the paper's joint fine-tuning", _against_the_paper(own, _DEFAULT, "joint"))]
+    places = runs[runs.method == _DEFAULT][["backbone", "dataset", "layers"]].drop_duplicates()
     for reference in _REFERENCES:
         # A peer gets the features that the default has; joint fine-tuning needs none.
-        same = own if reference == "joint" else _same_features(runs)
-        rows = [
-            (pair["backbone"], pair["dataset"], pair["difference"], pair["standard_error"])
-            for pair in pairs_against(same, reference, [_DEFAULT])
-        ]
+        same = own if reference == "joint" else runs.merge(places)
         title = registry()[reference].title
         name = "our own joint fine-tuning" if reference == "joint" else title
-        parts.append((name, _judged(rows)))
+        parts.append((name, _judged(paired(same, _DEFAULT, reference))))
     for kind, word in _WORDS.items():
         for against, frame in parts:
             chosen = frame[frame.verdict == kind]
@@ -106,17 +104,11 @@ def _compared(own: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Finding]:
                 yield f"{word} {against}", f"{listed}."
 
 
-def _same_features(runs: pd.DataFrame) -> pd.DataFrame:
-    """Keep the runs on the layers that the default has in the same place."""
-    places = runs[runs.method == _DEFAULT][["backbone", "dataset", "layers"]].drop_duplicates()
-    return runs.merge(places, on=["backbone", "dataset", "layers"])
-
-
 def _not_run(runs: pd.DataFrame) -> Iterator[Finding]:
-    theirs = published.MEANS.index.unique("backbone").difference(runs.backbone, sort=False)
-    asked = (*data.TEXT_SETS, *data.IMAGE_SETS)
-    sets = [data.title(name) for name in asked if name not in set(runs.dataset)]
-    if len(theirs):
+    theirs = [name for name in published.BACKBONES if name not in set(runs.backbone)]
+    asked = (*catalog.TEXT_SETS, *catalog.IMAGE_SETS)
+    sets = [catalog.title(name) for name in asked if name not in set(runs.dataset)]
+    if theirs:
         own = sorted(published.title(b) for b in runs.backbone.unique() if published.is_stand_in(b))
         text = f"{', '.join(map(published.title, theirs))}: their weights were not available"
         yield "Not run", text + (f"; stand-ins: {', '.join(own)}." if own else ".")

@@ -13,9 +13,10 @@ import numpy as np
 import pandas as pd
 
 from klda.errors import KldaError
-from klda_bench import data, published
+from klda_bench.data import catalog
 from klda_bench.display.show import markdown
-from klda_bench.methods import registry
+from klda_bench.methods.registry import registry
+from klda_bench.paper import published
 from klda_bench.paper.accuracy_table import (
     Table,
     accuracy_table,
@@ -24,7 +25,7 @@ from klda_bench.paper.accuracy_table import (
     usual_layers,
 )
 from klda_bench.paper.findings import ERRORS, findings
-from klda_bench.paper.tables import draw_curves, methods_table
+from klda_bench.paper.tables import curve_plots
 from klda_bench.results import Results, Row
 
 _COMPARED = ("joint", "ncm", "lda", "klda", "klda-e", "klda-default")
@@ -71,18 +72,18 @@ def write_report(folder: str | Path) -> Path:
 
 def _of_the_paper(runs: pd.DataFrame) -> pd.DataFrame:
     """Pick the runs on the paper's own data."""
-    return runs[(runs.split == "paper") & runs.dataset.isin(data.DATASETS)]
+    return runs[(runs.split == "paper") & runs.dataset.isin(catalog.DATASETS)]
 
 
 def _sections(runs: pd.DataFrame, place: Path) -> Iterator[str]:
     paper = _of_the_paper(runs)
-    texts = paper[paper.dataset.isin(data.TEXT_SETS)]
-    images = paper[paper.dataset.isin(data.IMAGE_SETS)]
+    texts = paper[paper.dataset.isin(catalog.TEXT_SETS)]
+    images = paper[paper.dataset.isin(catalog.IMAGE_SETS)]
     if len(paper):
         yield _table1(texts, place)
         compared = texts[texts.method.isin(_COMPARED)]
-        yield from _models("Table 2", compared, data.TEXT_SETS, published.TEXT_MODELS)
-        yield from _models("Table 3", images, data.IMAGE_SETS, published.IMAGE_MODELS)
+        yield from _models("Table 2", compared, catalog.TEXT_SETS, published.TEXT_MODELS)
+        yield from _models("Table 3", images, catalog.IMAGE_SETS, published.IMAGE_MODELS)
         yield from _same_layers(texts)
         yield from _stream(usual_layers(texts, texts.backbone))
     yield from _own(runs.drop(paper.index))
@@ -92,23 +93,20 @@ def _sections(runs: pd.DataFrame, place: Path) -> Iterator[str]:
 
 
 def _contents(sections: Sequence[str]) -> str:
-    """List the sections, with links to their headings."""
+    """List the sections, with links to their headings, which GitHub names after their titles."""
     titles = [title for part in sections for title in re.findall("^## (.*)$", part, re.MULTILINE)]
-    return _section("Contents", "\n".join(f"- [{title}](#{_slug(title)})" for title in titles))
-
-
-def _slug(title: str) -> str:
-    """Return the name that GitHub gives to a heading."""
-    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+    names = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
+    lines = [f"- [{title}](#{name})" for title, name in zip(titles, names, strict=True)]
+    return _section("Contents", "\n".join(lines))
 
 
 def _section(title: str, *parts: str) -> str:
     return "\n\n".join([f"## {title}", *parts])
 
 
-def _shown(title: str, table: Table, text: Sequence[str] = ()) -> str:
+def _shown(table: Table, text: Sequence[str] = ()) -> str:
     """Return a table with its notes, the best figures in bold."""
-    return _section(title, *text, markdown(lay_out(table.cells, best="**{}**")), *table.notes)
+    return _section(table.title, *text, markdown(lay_out(table.cells, best="**{}**")), *table.notes)
 
 
 def _folded(title: str, *parts: str) -> str:
@@ -116,18 +114,18 @@ def _folded(title: str, *parts: str) -> str:
 
 
 def _table1(runs: pd.DataFrame, place: Path) -> str:
-    (main,) = published.MAIN_MODEL
-    used = runs.backbone.unique()
+    used, main = runs.backbone.unique(), published.MAIN_MODEL
     backbone = next((name for name in (main, "minilm", *used) if name in used), main)
     writers = runs[runs.backbone == _WRITER]
     own = pd.concat([usual_layers(runs, [backbone]), writers])
-    table = methods_table(own, backbone, columns=data.TEXT_SETS)
+    title = f"Table 1: methods x data sets, {published.title(backbone)}"
+    table = accuracy_table(title, own, [backbone], by_model=False, columns=catalog.TEXT_SETS)
     if len(own):
-        draw_curves(own, place)
+        curve_plots(own, place)
     if len(writers):
         title = published.title(_WRITER)
         table.notes.append(f"LAMOL, VAG and labels written need a model that writes: {title}.")
-    return _shown(table.title, table) + "\n\n" + _reasons(table.cells)
+    return _shown(table) + "\n\n" + _reasons(table.cells)
 
 
 def _reasons(cells: pd.DataFrame) -> str:
@@ -156,8 +154,8 @@ def _models(
     here, absent = ([b for b in theirs if (b in used) is wanted] for wanted in (True, False))
     listed = ", ".join(map(published.title, here)) or "the paper's figures"
     if here:
-        own = accuracy_table(title, usual_layers(chosen, here), here, columns=sets)
-        part = _shown(f"{title}: {listed}", own)
+        own = usual_layers(chosen, here)
+        part = _shown(accuracy_table(f"{title}: {listed}", own, here, columns=sets))
     else:
         part = _section(f"{title}: {listed}")
     if absent:
@@ -165,10 +163,10 @@ def _models(
         listed = f"The paper's figures for models that are not here: {listed}"
         part += "\n\n" + _folded(listed, markdown(_published(absent, sets)))
     yield part
-    others = [name for name in used if name not in (*theirs, *published.MAIN_MODEL)]
+    others = [name for name in used if name not in (*theirs, published.MAIN_MODEL)]
     if others:
-        table = accuracy_table(title, usual_layers(chosen, others), others, with_paper=False)
-        yield _shown(f"{title}: stand-ins", table)
+        own = usual_layers(chosen, others)
+        yield _shown(accuracy_table(f"{title}: stand-ins", own, others, with_paper=False))
 
 
 def _published(backbones: Sequence[str], sets: Sequence[str]) -> pd.DataFrame:
@@ -176,7 +174,7 @@ def _published(backbones: Sequence[str], sets: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {"": f"{published.title(backbone)}: {spec.title}"}
-            | {data.title(name): figures[backbone, method, name]["paper_text"] for name in sets}
+            | {catalog.title(name): figures[backbone, method, name]["paper_text"] for name in sets}
             for backbone in backbones
             for method, spec in registry().items()
             if (backbone, method, sets[0]) in figures
@@ -188,10 +186,10 @@ def _same_layers(runs: pd.DataFrame) -> Iterator[str]:
     """All methods on the layers that our default uses."""
     for (backbone, layers), own in runs.groupby(["backbone", "layers"], sort=False):
         if layers != "last" and own.method.nunique() > 1:
-            table = methods_table(own, backbone, with_paper=False)
             title = f"All methods on the same layers of {published.title(backbone)}"
+            table = accuracy_table(title, own, [backbone], by_model=False, with_paper=False)
             text = ["Every method gets the features that our default uses, not the last layer's."]
-            yield _shown(title, table, text)
+            yield _shown(table, text)
 
 
 def _stream(runs: pd.DataFrame) -> Iterator[str]:
@@ -208,7 +206,7 @@ def _stream(runs: pd.DataFrame) -> Iterator[str]:
             seen = (f"{samples:,}" for samples in records.iloc[0]["samples_seen"])
             row = {"samples learned": known[method].title, "seeds": str(len(records))}
             rows.append(row | dict(zip(seen, (f"{mean:.1f}" for mean in means), strict=True)))
-        title = f"While learning: {data.title(name)}, {published.title(backbone)}"
+        title = f"While learning: {catalog.title(name)}, {published.title(backbone)}"
         text = "Accuracy on the classes seen so far, after each task."
         yield _section(title, text, markdown(pd.DataFrame(rows)))
 
@@ -216,9 +214,8 @@ def _stream(runs: pd.DataFrame) -> Iterator[str]:
 def _own(runs: pd.DataFrame) -> Iterator[str]:
     """Other data: one table for each model, without the paper's figures."""
     for (backbone, split), own in runs.groupby(["backbone", "split"], sort=False):
-        table = methods_table(own, backbone, with_paper=False)
-        name = "Your data" if split == "own" else split
-        yield _shown(f"{name}, {published.title(backbone)}", table)
+        title = f"{'Your data' if split == 'own' else split}, {published.title(backbone)}"
+        yield _shown(accuracy_table(title, own, [backbone], by_model=False, with_paper=False))
 
 
 def _origin(records: Sequence[Row]) -> str:

@@ -7,8 +7,9 @@ import datetime
 import itertools
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,22 +17,23 @@ import pandas as pd
 
 from klda.encoders import MODELS, OfflineModelError
 from klda.errors import KldaError, MissingDependencyError
-from klda_bench import data, environment
-from klda_bench.environment import NOT_HERE, UnavailableError
-from klda_bench.methods import MethodSpec
-from klda_bench.results import PROGRAM, Results, Row, key_of
-from klda_bench.runs.features import FeatureSource, say_memory
-from klda_bench.runs.metrics import METRICS
+from klda_bench import environment
+from klda_bench.data import datasets
+from klda_bench.data.datasets import Dataset
+from klda_bench.environment import UnavailableError
+from klda_bench.methods.registry import MethodSpec
+from klda_bench.results import PROGRAM, Notify, NotWrittenError, Results, Row, Run, silent
+from klda_bench.runs.features import features, load_encoder, say_memory
+from klda_bench.runs.metrics import FINAL
 from klda_bench.runs.protocol import Outcome, run, split_classes
 
 logger = logging.getLogger(__name__)
 
-Notify = Callable[[str], None]
 SETTINGS = ("backbone", "dataset", "method", "seed", "split", "tasks", "layers", "options")
 
 
 @dataclass(frozen=True)
-class Plan:
+class GridPlan:
     """A grid of runs: methods x data sets x foundation models x seeds 0 to ``seeds - 1``.
 
     `options` are settings of single methods. With `curve`, accuracy is measured after each task
@@ -48,15 +50,9 @@ class Plan:
     tasks: int | None = None
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
     curve: bool = False
-    cache: str | None = None
     command: str = ""
 
     def __post_init__(self) -> None:
-        for name, given in (("datasets", self.datasets), ("backbone", self.backbones)):
-            if not given:
-                raise KldaError(f"{name} is empty: give at least one name.")
-        if self.seeds < 1:
-            raise KldaError(f"seeds={self.seeds} must be at least 1.")
         known = {spec.name for spec in self.methods}
         for name in self.options:
             if name not in known:
@@ -76,105 +72,109 @@ class Plan:
 
 
 def as_frame(runs: Iterable[Row]) -> pd.DataFrame:
-    """Return one row per run of a grid: settings, metrics, and what became of it.
+    """Return one row per run of a grid: settings, final accuracy, and what became of it.
 
     `status` is done (run now), found (in the results), unavailable (not possible here), or failed.
-    Without a `record`, `reason` says why and `gap` the same in a few words, for a table. Settings
-    that are not known, as without the data set, are missing.
+    Without a `record`, `reason` says why. Settings that are not known, as without the data set, are
+    missing.
     """
-    blank = {"reason": "", "gap": "", "record": None}
-    frame = pd.DataFrame(
-        [blank | run for run in runs], columns=[*SETTINGS, *METRICS, "status", *blank]
-    )
-    return frame.astype(dict.fromkeys(METRICS, float))
+    blank = {"reason": "", "record": None}
+    columns = [*SETTINGS, FINAL, "status", *blank]
+    return pd.DataFrame([blank | run for run in runs], columns=columns).astype({FINAL: float})
 
 
 def with_record(settings: Row, record: Row, status: str = "found") -> Row:
     """Return the row of a run that has a result."""
-    return settings | record["metrics"] | {"status": status, "record": record}
+    measured = {FINAL: record["metrics"][FINAL]}
+    return settings | measured | {"status": status, "record": record}
 
 
-def walk(plan: Plan, results: Results, notify: Notify = lambda message: None) -> pd.DataFrame:
+def walk(plan: GridPlan, results: Results, notify: Notify = silent) -> pd.DataFrame:
     """Run what the results do not hold of a plan, and return all its runs, in their order."""
+    datasets.check(plan.datasets, data=plan.data)
     specs = {spec.name: spec for spec in plan.methods}
     for name, given in plan.options.items():
         # An option that a method doesn't have is found before hours are spent on the others.
         with contextlib.suppress(MissingDependencyError):
             specs[name].check(given)
-    return as_frame(_Walker(plan, results, notify).runs())
+    return as_frame(_Walker(plan, results, notify).rows())
 
 
 class _Walker:
-    """Runs a plan, one data set and foundation model after another."""
+    """Goes through a plan, one data set and foundation model after another."""
 
-    def __init__(self, plan: Plan, results: Results, notify: Notify) -> None:
+    def __init__(self, plan: GridPlan, results: Results, notify: Notify) -> None:
         self.plan, self.results, self.notify = plan, results, notify
         self.device = environment.resolve_device(plan.device)
-        self.source = FeatureSource(plan.cache, self.device, notify)
-        self.finished = results.latest()
+        self.offline: dict[str, str] = {}  # models that are not here, and what was said of them
 
-    def runs(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[Row]:
         for backbone, name in itertools.product(self.plan.backbones, self.plan.datasets):
-            self.backbone = backbone
+            runs = [*itertools.product(range(self.plan.seeds), self.plan.methods)]
             try:
-                dataset = data.load(name, data=self.plan.data)
-            except UnavailableError as error:
-                missing: Exception | None = error
-            else:
-                missing, name, self.dataset = None, dataset.name, dataset
-            for seed, spec in itertools.product(range(self.plan.seeds), self.plan.methods):
-                place = {"backbone": backbone, "dataset": name, "method": spec.name, "seed": seed}
-                try:
-                    if missing is not None:
-                        raise missing
-                    found = self.of(spec, seed, place)
-                except Exception as error:  # one run's error must not cost the other runs
-                    found = place | _what_happened(place, error)
-                if found["status"] == "done":
-                    self.results.append(found["record"])
-                yield found
+                dataset = datasets.load(name, data=self.plan.data)
+            except KldaError as error:
+                for seed, spec in runs:
+                    place = {"backbone": backbone, "dataset": name, "method": spec.name}
+                    yield place | {"seed": seed} | _gap(error)
+                continue
+            for seed, spec in runs:
+                yield self.row(dataset, backbone, spec, seed)
 
-    def of(self, spec: MethodSpec, seed: int, place: Row) -> Row:
-        settings = self.settings(spec, seed)
-        place.update(settings)
-        key = key_of(settings)
-        known = self.finished.get(key)
-        if known is not None and (known["evaluate"] == "each" or not self.plan.curve):
-            return with_record(settings, known)
-        self.notify(f"{self.dataset.title}  {spec.title}  seed {seed}")
-        self.finished[key] = self.run(spec, settings) | {"key": key}
-        return with_record(settings, self.finished[key], "done")
+    def row(self, dataset: Dataset, backbone: str, spec: MethodSpec, seed: int) -> Row:
+        """Return a run's row of the frame: one run's error must not cost the other runs."""
+        settings: Row = {"backbone": backbone, "dataset": dataset.name}
+        settings |= {"method": spec.name, "seed": seed}
+        try:
+            settings = self.settings(dataset, backbone, spec, seed)
+            title = f"{dataset.title}  {spec.title}  seed {seed}"
+            run = Run(settings, title, partial(self.made, dataset, spec, settings))
+            record, is_new = self.results.once(run, self.notify, each=self.plan.curve)
+        except NotWrittenError:
+            raise
+        except Exception as error:
+            where = "{method} on {dataset} with {backbone}, seed {seed}: ".format(**settings)
+            return settings | _gap(error, where)
+        return with_record(settings, record, "done" if is_new else "found")
 
-    def settings(self, spec: MethodSpec, seed: int) -> Row:
+    def settings(self, dataset: Dataset, backbone: str, spec: MethodSpec, seed: int) -> Row:
         """All that determines the numbers, and nothing else: this names the run.
 
         Not the device: it moves them by rounding only, and the row says where it ran.
         """
         return {
-            "dataset": self.dataset.name,
-            "split": self.dataset.split,
-            "data_sha256": self.dataset.sha256,
-            "tasks": self.dataset.tasks if self.plan.tasks is None else self.plan.tasks,
+            "dataset": dataset.name,
+            "split": dataset.split,
+            "data_sha256": dataset.sha256,
+            "tasks": dataset.tasks if self.plan.tasks is None else self.plan.tasks,
             "method": spec.name,
-            "options": self.plan.options_of(spec, self.backbone),
-            "backbone": self.backbone,
-            "layers": self.plan.layers_of(spec, self.backbone),
+            "options": self.plan.options_of(spec, backbone),
+            "backbone": backbone,
+            "layers": self.plan.layers_of(spec, backbone),
             "seed": seed,
             **({"program": PROGRAM} if spec.group == "ours" else {}),
         }
 
-    def run(self, spec: MethodSpec, settings: Row) -> Row:
+    def made(self, dataset: Dataset, spec: MethodSpec, settings: Row) -> Row:
+        """Make a run: put a fresh method through the tasks."""
         environment.require_device(self.device)
-        seed, encoder = settings["seed"], None
-        tasks = split_classes(self.dataset.classes, settings["tasks"], seed)
-        train, test = self.dataset.train, self.dataset.test
-        if spec.needs == "features":
-            place = (self.backbone, settings["layers"])
-            train, test, encoder = self.source.of(self.dataset, *place)
-        else:
-            say_memory(self.backbone, 16, "its weights, their gradients and Adam's two moments")
-        where = {"backbone": self.backbone, "seed": seed, "device": self.device}
-        method = spec.make(settings["options"], encoder=encoder, **where)
+        backbone, seed = settings["backbone"], settings["seed"]
+        if backbone in self.offline:  # asking the hub again would take minutes of time-outs
+            raise OfflineModelError(self.offline[backbone])
+        tasks = split_classes(dataset.classes, settings["tasks"], seed)
+        train, test, encoder = dataset.train, dataset.test, None
+        where = {"backbone": backbone, "seed": seed, "device": self.device}
+        try:
+            if spec.needs == "inputs":
+                say_memory(backbone, 16, "its weights, their gradients and Adam's two moments")
+            elif dataset.modality != "features":
+                place = (backbone, settings["layers"], self.device)
+                train, test = features(dataset, *place)
+                encoder = load_encoder(*place)
+            method = spec.make(settings["options"], encoder=encoder, **where)
+        except OfflineModelError as error:
+            self.offline[backbone] = str(error)
+            raise
         outcome = run(method, train, test, tasks, each=self.plan.curve)
         one = getattr(method, "members_", [method])[0]  # those of an ensemble have the same
         gamma = getattr(one, "gamma_", None)
@@ -188,44 +188,33 @@ class _Walker:
             "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "gamma": None if gamma is None else float(gamma),
             "features": None if encoder is None else dict(encoder.fingerprint()),
-            "dataset": {
-                "source": self.dataset.source,
-                "train_rows": len(self.dataset.train),
-                "test_rows": len(self.dataset.test),
-                "classes": len(self.dataset.classes),
-            },
             "command": self.plan.command,
         }
 
 
-def _what_happened(place: Row, error: Exception) -> Row:
+def _gap(error: Exception, where: str = "") -> Row:
     """Say why a run has no result.
 
     What cannot be done here leaves a gap in the table; anything else that goes wrong is a failure.
     """
     if isinstance(error, (UnavailableError, OfflineModelError, MissingDependencyError)):
-        gap = getattr(error, "gap", NOT_HERE)
-        return {"status": "unavailable", "reason": str(error), "gap": gap}
-    where = "{method} on {dataset} with {backbone}, seed {seed}".format(**place)
+        return {"status": "unavailable", "reason": str(error)}
     logger.debug("%s", where, exc_info=error)
     kind = "" if isinstance(error, KldaError) else f"{type(error).__name__}: "
-    return {"status": "failed", "reason": f"{where}: {kind}{error}", "gap": "failed"}
+    return {"status": "failed", "reason": f"{where}{kind}{error}"}
 
 
 def _measured(outcome: Outcome) -> Row:
     """Return what the protocol measured, as a row can hold it: rounded, and None for NaN."""
-    predict = [seconds for seconds in outcome.predict_seconds if seconds is not None]
     row = {
-        "metrics": outcome.metrics,
+        "metrics": {FINAL: outcome.seen_accuracy[-1]},
         "seen_accuracy": outcome.seen_accuracy,
         "matrix": outcome.matrix,
         "samples_seen": outcome.samples_seen,
-        "task_sizes": [len(task) for task in outcome.tasks],
         "seconds": {
             "learn": sum(outcome.learn_seconds),
             "learn_each": outcome.learn_seconds,
-            "predict_last": predict[-1],
-            "predict_all": sum(predict),
+            "predict_last": outcome.predict_seconds[-1],
         },
         "rows_predicted": len(outcome.correct),
         "correct": pack_bits(outcome.correct),

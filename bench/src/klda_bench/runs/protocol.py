@@ -7,7 +7,6 @@ test time which task a row belongs to.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,11 +15,9 @@ from typing import Any
 import numpy as np
 
 from klda.errors import KldaError
-from klda_bench.data import Samples
-from klda_bench.methods import learn_task
-from klda_bench.runs.metrics import accuracy, summarise
-
-logger = logging.getLogger(__name__)
+from klda_bench.data.datasets import Samples
+from klda_bench.methods.registry import learn_task
+from klda_bench.runs.metrics import accuracy
 
 
 def split_classes(classes: Sequence[str], n_tasks: int, seed: int) -> list[list[str]]:
@@ -53,11 +50,6 @@ class Outcome:
     predict_seconds: list[float | None] = field(default_factory=list)
     correct: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
 
-    @property
-    def metrics(self) -> dict[str, float | None]:
-        """Final accuracy, average incremental accuracy, forgetting, backward transfer."""
-        return summarise(self.seen_accuracy, self.matrix)
-
 
 def run(
     method: Any,
@@ -76,30 +68,21 @@ def run(
     for i, task in enumerate(tasks):
         last = i == len(tasks) - 1
         seen = [name for part in tasks[: i + 1] for name in part]
+        rows, test_rows = train.of_classes(seen if joint else task), test.of_classes(seen)
         outcome.samples_seen.append(len(train.of_classes(seen)))
-        rows = train.of_classes(seen if joint else task)
         start = time.perf_counter()
         if last or not joint:
             learn_task(method, rows.X, rows.y)
-        outcome.learn_seconds.append(time.perf_counter() - start)
-        measured = last or (each and not joint)
-        _measure(method, test.of_classes(seen), tasks[: i + 1], outcome, measured)
+        learned = time.perf_counter()
+        outcome.learn_seconds.append(learned - start)
+        if not last and (joint or not each):
+            for part in (outcome.seen_accuracy, outcome.matrix, outcome.predict_seconds):
+                part.append(None)
+            continue
+        predicted = np.asarray(method.predict(test_rows.X)).astype(str)
+        outcome.predict_seconds.append(time.perf_counter() - learned)
+        outcome.correct = predicted == test_rows.y
+        outcome.seen_accuracy.append(accuracy(test_rows.y, predicted))
+        own = (np.isin(test_rows.y, part) for part in tasks[: i + 1])
+        outcome.matrix.append([accuracy(test_rows.y[mask], predicted[mask]) for mask in own])
     return outcome
-
-
-def _measure(
-    method: Any, rows: Samples, tasks: list[list[str]], outcome: Outcome, measured: bool
-) -> None:
-    if not measured:
-        for part in (outcome.seen_accuracy, outcome.matrix, outcome.predict_seconds):
-            part.append(None)
-        return
-    start = time.perf_counter()
-    predicted = np.asarray(method.predict(rows.X)).astype(str)
-    outcome.predict_seconds.append(time.perf_counter() - start)
-    outcome.correct = predicted == rows.y
-    reached = accuracy(rows.y, predicted)
-    outcome.seen_accuracy.append(reached)
-    logger.info("Task %d: accuracy %.2f on the classes seen", len(tasks), reached)
-    masks = (np.isin(rows.y, np.asarray(task)) for task in tasks)
-    outcome.matrix.append([accuracy(rows.y[mask], predicted[mask]) for mask in masks])

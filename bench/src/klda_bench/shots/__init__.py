@@ -1,1 +1,1 @@
-"""Accuracy, doubt and unknown inputs by the number of samples per class."""
+"""Accuracy, calibration and unknown inputs by the number of samples per class."""

@@ -1,27 +1,54 @@
-"""The methods of the few-sample benchmark: ours with and without class names, and its peers.
-
-A method learns feature rows and gives a function that answers.
-"""
+"""What the few-sample benchmark compares: methods of the registry, asked how sure they are."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
 
-from klda import NCM
-from klda_bench.methods.ours import default_learner
+from klda_bench.methods.registry import learn_task, registry
 
 REJECT = 0.05  # fraction of inputs of known classes that may be refused
-COSTS = (1.0, 10.0, 100.0, 1000.0)  # C of logistic regression
-FOLDS = 3
-USUAL_COST = 100.0  # where classes have fewer samples than there are folds
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A method of the registry with its title, options, and layers whose features it gets."""
+
+    title: str
+    method: str
+    layers: str = "auto"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether what it answers changes with the program."""
+        return registry()[self.method].group == "ours"
+
+    def taught(self, encoder: Any, seed: int, X: np.ndarray, y: np.ndarray, by_name: Any) -> Any:
+        """Return the method, taught rows, and classes that are known by name alone."""
+        spec = registry()[self.method]
+        place: Any = {"seed": seed, "device": "auto", "encoder": encoder}
+        method = spec.make(spec.options(given=self.options), **place)
+        if len(y):
+            learn_task(method, X, y)
+        if len(by_name):
+            method.learner.declare(np.asarray(by_name).tolist())
+        return method
+
+
+CONTENDERS = {
+    "ours": Contender("klda", "klda-default"),
+    "names": Contender("klda, names", "klda-default", options={"names": True}),
+    "ncm-last": Contender("nearest mean, last layer", "ncm", "last"),
+    "ncm": Contender("nearest mean, layers", "ncm"),
+    "lr-last": Contender("logistic regression, last layer", "lr", "last"),
+    "lr": Contender("logistic regression, layers", "lr"),
+}
+PEERS = tuple(name for name, own in CONTENDERS.items() if not own.is_ours)
+"""What a user would take instead; the best of them in hindsight is what ours is compared with."""
 
 
 @dataclass(frozen=True)
@@ -34,83 +61,20 @@ class Answers:
 
     labels: np.ndarray
     confidence: np.ndarray
-    novelty: np.ndarray | None = None
+    novelty: np.ndarray
     known: Sequence[bool | None] = ()
     expected: float = float("nan")
 
 
-Answering = Callable[[np.ndarray], Answers]
-
-
-def ours(
-    encoder: Any, seed: int, X: np.ndarray, y: np.ndarray, declared: Any, *, names: bool
-) -> Answering:
-    """Teach a `Learner` with its default settings; `declared` classes are known by name alone."""
-    learner = default_learner(encoder, seed, names=names)
-    if len(y):
-        learner.learn_rows(X, y.tolist())
-    if len(declared):
-        learner.declare(np.asarray(declared).tolist())
-
-    def answer(X: np.ndarray) -> Answers:
-        found = learner.answer_rows(X, top=1, reject=REJECT)
-        labels, confidence = zip(*(each.top[0] for each in found), strict=True)
-        novelty, known = [each.novelty for each in found], [each.known for each in found]
-        calibration = learner.solution.calibration
-        expected = calibration.hits if calibration and calibration.worth else float("nan")
-        return Answers(np.array(labels), np.array(confidence), np.array(novelty), known, expected)
-
-    return answer
-
-
-def estimator(
-    encoder: Any,
-    seed: int,
-    X: np.ndarray,
-    y: np.ndarray,
-    declared: Any,
-    *,
-    make: Callable[[int], Any],
-) -> Answering:
-    """Fit the estimator that `make` gives for the number of samples of a typical class."""
-    typical = int(np.median(np.unique(y, return_counts=True)[1]))
-    with warnings.catch_warnings():  # of classes with fewer samples than folds
-        warnings.filterwarnings("ignore", "The (number of unique|least populated) class")
-        fitted = make(typical).fit(X, y)
-
-    def answer(X: np.ndarray) -> Answers:
-        probabilities = fitted.predict_proba(X)
+def answers_of(method: Any, X: np.ndarray) -> Answers:
+    """Ask a method: ours says more than the labels and how probable they are."""
+    if not hasattr(method, "learner"):
+        probabilities = method.predict_proba(X)
         highest = probabilities.max(axis=1)
-        return Answers(fitted.classes_[probabilities.argmax(axis=1)], highest, 1.0 - highest)
-
-    return answer
-
-
-def logistic_regression(typical: int) -> Any:
-    """Return logistic regression, C chosen by cross-validation where there are enough samples."""
-    model = LogisticRegression(C=USUAL_COST, max_iter=1000)
-    return model if typical < FOLDS else GridSearchCV(model, {"C": COSTS}, cv=FOLDS)
-
-
-@dataclass(frozen=True)
-class Contender:
-    """A method: its title, how it learns, and the layers whose features it learns from."""
-
-    title: str
-    learn: Callable[..., Answering]
-    layers: str = "auto"
-    is_ours: bool = False
-
-
-_mean = partial(estimator, make=lambda typical: NCM())
-_regression = partial(estimator, make=logistic_regression)
-CONTENDERS = {
-    "ours": Contender("klda", partial(ours, names=False), is_ours=True),
-    "names": Contender("klda, names", partial(ours, names=True), is_ours=True),
-    "ncm-last": Contender("nearest mean, last layer", _mean, "last"),
-    "ncm": Contender("nearest mean, layers", _mean),
-    "lr-last": Contender("logistic regression, last layer", _regression, "last"),
-    "lr": Contender("logistic regression, layers", _regression),
-}
-PEERS = tuple(name for name, own in CONTENDERS.items() if not own.is_ours)
-"""What a user would take instead; the best of them in hindsight is what ours is compared with."""
+        return Answers(method.classes_[probabilities.argmax(axis=1)], highest, 1.0 - highest)
+    found = method.learner.answer_rows(X, top=1, reject=REJECT)
+    labels, confidence = zip(*(each.top[0] for each in found), strict=True)
+    novelty, known = [each.novelty for each in found], [each.known for each in found]
+    calibration = method.learner.solution.calibration
+    expected = calibration.hits if calibration and calibration.worth else float("nan")
+    return Answers(np.array(labels), np.array(confidence), np.array(novelty), known, expected)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from importlib.resources import files
 
 import numpy as np
 import pandas as pd
 from sklearn.datasets import load_digits
 
-from klda_bench.data import MORE_SETS, TEXT_SETS, Dataset, Samples
+from klda.errors import KldaError
+from klda_bench.data.datasets import Dataset, Samples
 
 ALL = "all"
 Shots = int | str
@@ -19,13 +21,28 @@ NOISY = 0.2  # fraction of the labels
 DECLARED, DECLARED_OUT_OF = 5, 25  # classes
 
 
+NONE = np.empty(0, "U1")
+
+
 @dataclass(frozen=True)
 class Task:
-    """Training rows with their labels, and the classes whose recall is told."""
+    """Training rows with their labels; classes that are rare in them, or known by name alone."""
 
     rows: np.ndarray
     labels: np.ndarray
-    special: np.ndarray = field(default_factory=partial(np.empty, 0, "U1"))
+    rare: np.ndarray = field(default_factory=NONE.copy)
+    by_name: np.ndarray = field(default_factory=NONE.copy)
+
+
+def parse_shots(text: str, least: int = 1) -> list[Shots]:
+    """Read ``1,2,all``; `least` is the smallest number that there can be."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    found: list[Shots] = [int(part) if part.isdecimal() else part for part in parts]
+    if not found or not all(k == ALL or (isinstance(k, int) and k >= least) for k in found):
+        raise KldaError(
+            f"shots={text!r} must be whole numbers from {least} on or 'all', separated by commas."
+        )
+    return found
 
 
 def _first(y: np.ndarray, order: np.ndarray, shots: Shots, few: np.ndarray) -> np.ndarray:
@@ -37,9 +54,9 @@ def _first(y: np.ndarray, order: np.ndarray, shots: Shots, few: np.ndarray) -> n
 
 
 def few_of_all(y: np.ndarray, shots: Shots, rng: np.random.Generator) -> Task:
-    """Draw k samples of every class; a draw of more contains that of fewer."""
+    """Draw k samples of every class; a draw of more contains that of fewer, and none is names."""
     rows = _first(y, rng.permutation(len(y)), shots, np.unique(y))
-    return Task(rows, y[rows])
+    return Task(rows, y[rows], by_name=np.unique(y) if shots == 0 else NONE)
 
 
 def rare(y: np.ndarray, shots: Shots, rng: np.random.Generator) -> Task:
@@ -47,7 +64,7 @@ def rare(y: np.ndarray, shots: Shots, rng: np.random.Generator) -> Task:
     order, classes = rng.permutation(len(y)), np.unique(y)
     few = rng.permutation(classes)[: max(1, round(RARE * len(classes)))]
     rows = _first(y, order, shots, few)
-    return Task(rows, y[rows], few)
+    return Task(rows, y[rows], rare=few)
 
 
 def noisy(y: np.ndarray, shots: Shots, rng: np.random.Generator) -> Task:
@@ -63,63 +80,35 @@ def declared(y: np.ndarray, shots: Shots, rng: np.random.Generator) -> Task:
     by_name = rng.permutation(classes)[:DECLARED]
     rows = _first(y, order, shots, classes)
     rows = rows[np.isin(y[rows], np.setdiff1d(classes, by_name))]
-    return Task(rows, y[rows], by_name)
+    return Task(rows, y[rows], by_name=by_name)
+
+
+Draw = Callable[[np.ndarray, Shots, np.random.Generator], Task]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of benchmark: what is drawn, and what is measured by default."""
+    """A kind of benchmark: what is drawn, and what is measured by default.
+
+    `least` is the smallest number of samples, and `classes` that of classes, which it needs.
+    """
 
     heading: str
-    draw: Callable[[np.ndarray, Shots, np.random.Generator], Task]
+    draw: Draw
     datasets: str
     shots: str
     methods: str
+    least: int = 1
+    classes: int = 2
 
 
+_DRAWS: tuple[Draw, ...] = (few_of_all, rare, noisy, declared)
+_BY_NAME = {draw.__name__: draw for draw in _DRAWS}
 KINDS = {
-    "shots": Kind(
-        "k samples of every class",
-        few_of_all,
-        ",".join((*TEXT_SETS, *MORE_SETS)),
-        "1,2,3,5,8,16,32,64,all",
-        "ours,ncm-last,ncm,lr-last,lr",
-    ),
-    "rare": Kind(
-        "A tenth of the classes has k samples, the others have all of theirs",
-        rare,
-        ",".join(TEXT_SETS),
-        "1,2,5,10",
-        "ours,ncm-last,ncm,lr-last,lr",
-    ),
-    "noisy": Kind(
-        "k samples of every class, a fifth of them with a label drawn at random",
-        noisy,
-        "banking,hwu,emotion,agnews",
-        "16,all",
-        "ours,lr-last,lr",
-    ),
-    "made": Kind(
-        "k samples of every class, features that no network made",
-        few_of_all,
-        "gaussian,digits",
-        "5,10,all",
-        "ours,ncm,lr",
-    ),
-    "names": Kind(
-        "k samples of every class and its name; k = 0 is the names alone",
-        few_of_all,
-        ",".join(TEXT_SETS),
-        "0,1,2,5",
-        "ours,names",
-    ),
-    "declared": Kind(
-        "Five classes are known by name alone, among 20 with k samples each",
-        declared,
-        "banking",
-        "80",
-        "names",
-    ),
+    name: Kind(**(row | {"draw": _BY_NAME[row["draw"]]}))
+    for name, row in tomllib.loads(
+        (files(__package__) / "kinds.toml").read_text(encoding="utf-8")
+    ).items()
 }
 
 
@@ -146,7 +135,7 @@ def digits() -> Dataset:
 def _made(name: str, X: np.ndarray, y: np.ndarray) -> Dataset:
     rows, labels = X.astype(np.float32), _named(y)
     train, test = (Samples(rows[start::2], labels[start::2]) for start in (0, 1))
-    return Dataset(name, name, "features", "made", train, test, 5, "made")
+    return Dataset(name, name, "features", "made", train, test, 5)
 
 
 MADE = {"gaussian": gaussian, "digits": digits}

@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from klda.labels import Label, close_names, spelt
 from klda.server import inputs
 from klda.server.api import CurrentService
-from klda.server.changes import Change
+from klda.server.changes import Learn
 from klda.server.errors import ServerError
 from klda.server.page.render import render, screen
 from klda.server.page.routes import PAGE, Field, router
@@ -75,7 +75,8 @@ async def pick(
 def picked(typed: str, known: Mapping[Label, int]) -> dict[str, Any]:
     """Return the classes that a typed name may mean, and whether it is a new name."""
     wanted = spelt(typed)
-    found = [label for label in known if wanted and wanted in spelt(label)]
+    words = wanted.split()
+    found = [label for label in known if words and all(word in spelt(label) for word in words)]
     found.sort(key=lambda label: (not spelt(label).startswith(wanted), spelt(label)))
     near = [label for label in close_names(typed, known, 3) if label not in found]
     exact = any(spelt(label) == wanted for label in found)
@@ -98,7 +99,7 @@ def named_class(name: str, known: Mapping[Label, int]) -> Label:
 
 
 async def _answer(
-    request: Request, service: Service, value: str, taught: Change | None = None
+    request: Request, service: Service, value: str, taught: Learn | None = None
 ) -> Response:
     """Show the answer; what was just taught is not taught again."""
     answer = judged = None
@@ -106,11 +107,11 @@ async def _answer(
     if counts:
         snapshot, (answer,) = await service.predict(await inputs.typed_input(service, value), TOP)
         judged, counts = snapshot.verdict(answer), snapshot.counts
-    note = ""
+    note, name = "", "" if answer is None else shown(answer.top[0][0])
     if taught is not None:
+        name = shown(taught.labels[0])
         said = described(taught).removeprefix("taught 1 example of ")
-        note = f"Taught: this is {said}." + (" A new class." if taught.new_classes else "")
-    name = "" if answer is None else shown(answer.top[0][0])
+        note = f"Taught as {said}{', a new class' if taught.new_classes else ''}."
     return render(
         request,
         "answer.html",

@@ -12,22 +12,26 @@ from fastapi.responses import Response
 from scipy.cluster.hierarchy import fcluster, linkage
 
 from klda.inspection.class_map import ClassMap, Dot
+from klda.inspection.languages import WORDS
 from klda.labels import spelt
 from klda.server.api import CurrentService
+from klda.server.page.classes import confused_pairs
 from klda.server.page.render import render, screen
 from klda.server.page.routes import router
 from klda.server.page.wording import shown
 from klda.server.service import Service
 
 SIZE = (1200, 700)
-FONT_SIZE, GROUP_SIZE = 13, 22
+FONT_SIZE, GROUP_SIZE = 13, 17
+MOST_LARGER = 2.5  # times as large are the letters on a phone
 GROUPED = 30  # a map of more classes shows the names of groups when far
-SPREAD = 12  # a map of more classes is spread out
 PER_GROUP = 8  # classes, on average
 LINES = 20  # pairs that are drawn
+COMMON = frozenset(" ".join(WORDS.values()).split())  # words that name no group
 MOST_ZOOM = 16
 
 Zoom = Annotated[int, Query(ge=1, le=MOST_ZOOM)]
+Width = Annotated[int, Query(ge=1)]
 
 
 @router.get("/classes/map")
@@ -45,48 +49,41 @@ async def show_again(request: Request, service: CurrentService) -> Response:
 
 
 @router.get("/page/map/names")
-async def show_names(request: Request, service: CurrentService, zoom: Zoom = 1) -> Response:
-    """Show the names for which there is room when the map is so many times as large."""
-    drawn = spread((await service.class_overview())[0])
-    return render(request, "names.html", **names(drawn, zoom))
+async def show_names(
+    request: Request, service: CurrentService, zoom: Zoom = 1, width: Width = SIZE[0]
+) -> Response:
+    """Show the names for which there is room when the map is so many times as large.
+
+    On a screen where it has fewer pixels, the letters are larger, as part of the map.
+    """
+    drawn = (await service.class_overview())[0]
+    larger = min(max(1.0, SIZE[0] / width), MOST_LARGER)
+    return render(request, "names.html", **names(drawn, zoom, larger))
 
 
 async def _drawn(service: Service) -> dict[str, Any]:
-    drawn, pairs = await service.class_overview()
-    drawn = spread(drawn)
+    drawn = (await service.class_overview())[0]
     dots = [] if drawn is None else drawn.draw(*SIZE, FONT_SIZE)
     at = {dot.label: dot for dot in dots}
     lines = [
         (at[pair.first], at[pair.second], pair.confusion)
-        for pair in pairs[:LINES]
+        for pair in (await confused_pairs(service))[:LINES]
         if pair.first in at and pair.second in at
     ]
     return {"dots": dots, "lines": lines, "size": SIZE, **names(drawn, 1)}
 
 
-def names(drawn: ClassMap | None, zoom: int) -> dict[str, Any]:
+def names(drawn: ClassMap | None, zoom: int, times: float = 1.0) -> dict[str, Any]:
     """Return the names that have room at a zoom, and the size of their letters."""
     if drawn is None:
         return {"named": [], "letters": FONT_SIZE, "is_far": False}
     is_far = zoom == 1 and len(drawn.labels) > GROUPED
-    size = GROUP_SIZE if is_far else FONT_SIZE
+    size = times * (GROUP_SIZE if is_far else FONT_SIZE)
     readable = ClassMap([shown(label) for label in drawn.labels], drawn.counts, drawn.places)
     width, height = SIZE
     found = (groups(readable) if is_far else readable).draw(zoom * width, zoom * height, size)
     named = [_shrunk(dot, zoom) for dot in found if dot.has_room]
     return {"named": named, "letters": size / zoom, "is_far": is_far}
-
-
-def spread(drawn: ClassMap | None) -> ClassMap | None:
-    """Move classes apart where they are crowded: half-way to even steps along each axis.
-
-    A few classes far from all others would otherwise leave most of the map empty.
-    """
-    if drawn is None or len(drawn.labels) <= SPREAD:
-        return drawn
-    ranks = drawn.places.argsort(axis=0).argsort(axis=0)
-    even = 2 * ranks / (len(ranks) - 1) - 1
-    return ClassMap(drawn.labels, drawn.counts, (drawn.places + even) / 2)
 
 
 def _shrunk(dot: Dot, zoom: int) -> tuple[str, float, float]:
@@ -102,7 +99,8 @@ def groups(drawn: ClassMap) -> ClassMap:
     for group in np.unique(group_of):
         members = np.flatnonzero(group_of == group)
         own = Counter(word for i in members for word in _words(drawn.labels[i]))
-        weight = {word: n * math.log(1 + n / everywhere[word]) for word, n in own.items() if n > 1}
+        most = {word: n for word, n in own.items() if n >= max(2, len(members) / 3)}
+        weight = {word: n * math.log(1 + n / everywhere[word]) for word, n in most.items()}
         largest = members[drawn.counts[members].argmax()]
         name = max(weight, key=lambda word: weight[word]) if weight else drawn.labels[largest]
         if name in labels:
@@ -114,4 +112,5 @@ def groups(drawn: ClassMap) -> ClassMap:
 
 
 def _words(label: Any) -> set[str]:
-    return {word for word in spelt(label).split() if len(word) > 2 and word.isalpha()}
+    found = {word for word in spelt(label).split() if len(word) > 2 and word.isalpha()}
+    return found - COMMON

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import Form, Query, Request
+from fastapi import Depends, Form, Query, Request
 from fastapi.responses import Response
 
+from klda.errors import KldaError
 from klda.inspection.label_set import ConfusablePair
 from klda.labels import Label, close_names, spelt
 from klda.server import inputs, schemas
 from klda.server.api import CurrentService
-from klda.server.changes import Change
+from klda.server.changes import Change, Declare, Forget, Rename
 from klda.server.errors import ServerError
 from klda.server.page.ask import named_class, picked
-from klda.server.page.render import changed, render, screen
+from klda.server.page.render import as_csv, changed, paginate, render, screen
 from klda.server.page.routes import PAGE, Field, router
 from klda.server.page.state import CurrentState, PageState
 from klda.server.page.wording import counted, named, shown
 from klda.server.service import Service
 
-PER_PAGE = 50
 FEW = 5  # examples
 CONFUSED = 0.02  # of the examples of a class: worth naming
 OFTEN = 0.05  # worth a tag
@@ -64,6 +62,11 @@ class Row:
             found.append(("", "similar name"))
         return found
 
+    @property
+    def expected(self) -> str:
+        """Its expected accuracy in a table; "" where it is not known."""
+        return "" if math.isnan(self.accuracy) else f"{self.accuracy:.3f}"
+
     def key(self, sort: str) -> tuple:
         """Return what it is sorted by."""
         name = spelt(self.label)
@@ -84,7 +87,7 @@ async def table(state: PageState) -> list[Row]:
     service = state.service
     counts, quality = service.snapshot.counts, await service.quality()
     found = {one.label: one for one in quality.classes}
-    rivals = worst_rivals((await service.class_overview())[1])
+    rivals = worst_rivals(await confused_pairs(service))
     taught, similar = await state.last_taught(), await state.similar_names()
     rows = []
     for label, examples in counts.items():
@@ -96,30 +99,47 @@ async def table(state: PageState) -> list[Row]:
     return rows
 
 
+async def confused_pairs(service: Service) -> list[ConfusablePair]:
+    """Return the pairs of classes that are worth naming, the most easily confused first.
+
+    Of classes with few examples, only more examples tell whether they are.
+    """
+    counts = service.snapshot.counts
+    return [
+        pair
+        for pair in (await service.class_overview())[1]
+        if pair.confusion >= CONFUSED
+        and min(counts.get(pair.first, 0), counts.get(pair.second, 0)) >= FEW
+    ]
+
+
 def worst_rivals(pairs: list[ConfusablePair]) -> dict[Label, tuple[Label, float]]:
     """Return with which class each is confused most, and how often."""
     found: dict[Label, tuple[Label, float]] = {}
-    for pair in pairs:  # the most confusable first
-        if pair.confusion >= CONFUSED:
-            found.setdefault(pair.first, (pair.second, pair.confusion))
-            found.setdefault(pair.second, (pair.first, pair.confusion))
+    for pair in pairs:
+        found.setdefault(pair.first, (pair.second, pair.confusion))
+        found.setdefault(pair.second, (pair.first, pair.confusion))
     return found
 
 
-async def _listed(state: PageState, search: str, tag: str, sort: str, page: int) -> dict[str, Any]:
+Search = Annotated[str, Query(max_length=200)]
+
+
+async def listed(
+    state: CurrentState, search: Search = "", tag: Search = "", sort: Search = "", page: int = 1
+) -> dict[str, Any]:
+    """Return the part of the table that is asked for."""
     wanted = spelt(search)
     rows = [row for row in await table(state) if wanted in spelt(row.label)]
     tags = sorted({words for row in rows for _, words in row.tags})
     if tag:
         rows = [row for row in rows if tag in (words for _, words in row.tags)]
-    sort = sort if sort in SORTS else "name"
+    sort = sort if sort in SORTS else SORTS[0]
     rows.sort(key=lambda row: row.key(sort))
-    pages = max(1, math.ceil(len(rows) / PER_PAGE))
-    page = min(max(page, 1), pages)
+    shown_rows, page, pages = paginate(rows, page)
     return {
-        "rows": rows[(page - 1) * PER_PAGE : page * PER_PAGE],
+        "rows": shown_rows,
         "found": len(rows),
-        "largest": max([1, *(row.examples for row in rows)]),
         "tags": tags,
         "search": search,
         "tag": tag,
@@ -129,34 +149,19 @@ async def _listed(state: PageState, search: str, tag: str, sort: str, page: int)
     }
 
 
-Search = Annotated[str, Query(max_length=200)]
+Listed = Annotated[dict[str, Any], Depends(listed)]
 
 
 @router.get("/classes")
-async def show_classes(
-    request: Request,
-    state: CurrentState,
-    search: Search = "",
-    tag: Search = "",
-    sort: Search = "name",
-    page: int = 1,
-) -> Response:
+async def show_classes(request: Request, listed: Listed) -> Response:
     """Show the table of classes."""
-    listed = await _listed(state, search, tag, sort, page)
     return await screen(request, "classes", view="table", **listed)
 
 
 @router.get("/page/classes")
-async def show_table(
-    request: Request,
-    state: CurrentState,
-    search: Search = "",
-    tag: Search = "",
-    sort: Search = "name",
-    page: int = 1,
-) -> Response:
+async def show_table(request: Request, listed: Listed) -> Response:
     """Show the part of the table that was asked for."""
-    return render(request, "class_table.html", **await _listed(state, search, tag, sort, page))
+    return render(request, "class_table.html", **listed)
 
 
 @router.get("/page/classes.csv")
@@ -164,17 +169,14 @@ async def export_classes(
     request: Request, state: CurrentState, labels: Annotated[list[str] | None, Query()] = None
 ) -> Response:
     """Return the classes that were selected, or all, as CSV."""
-    file = io.StringIO()
-    writer = csv.writer(file)
-    writer.writerow(["class", "examples", "expected_accuracy", "confused_with", "description"])
     declared = state.service.snapshot.learner.declared
-    for row in sorted(await table(state), key=lambda row: row.key("name")):
-        if labels is None or str(row.label) in labels:
-            accuracy = "" if math.isnan(row.accuracy) else f"{row.accuracy:.3f}"
-            rival, about = row.rival or "", declared.get(row.label) or ""
-            writer.writerow([row.label, row.examples, accuracy, rival, about])
-    headers = {"Content-Disposition": 'attachment; filename="classes.csv"'}
-    return Response(file.getvalue(), media_type="text/csv", headers=headers)
+    rows = [
+        [row.label, row.examples, row.expected, row.rival or "", declared.get(row.label) or ""]
+        for row in sorted(await table(state), key=lambda row: row.key("name"))
+        if labels is None or str(row.label) in labels
+    ]
+    columns = ["class", "examples", "expected_accuracy", "confused_with", "description"]
+    return as_csv("classes.csv", columns, rows)
 
 
 # ------------------------------------------------------------------ one class
@@ -185,32 +187,27 @@ async def show_class(
     request: Request, service: CurrentService, state: CurrentState, label: str
 ) -> Response:
     """Show a class and what can be done with it."""
-    chosen = inputs.chosen_class(label, service.snapshot.counts)
-    row = next(row for row in await table(state) if row.label == chosen)
+    rows = {row.label: row for row in await table(state)}
+    chosen = inputs.chosen_class(label, rows)
     pairs = [
         (pair.second if pair.first == chosen else pair.first, pair.confusion)
-        for pair in (await service.class_overview())[1]
-        if chosen in (pair.first, pair.second) and pair.confusion >= CONFUSED
+        for pair in await confused_pairs(service)
+        if chosen in (pair.first, pair.second)
     ]
     about = service.snapshot.learner.declared.get(chosen)
-    return render(request, "class.html", row=row, pairs=pairs, about=about)
+    return render(request, "class.html", row=rows[chosen], pairs=pairs, about=about)
 
 
 @router.get("/page/pair")
-async def show_pair(
-    request: Request, service: CurrentService, state: CurrentState, first: str, second: str
-) -> Response:
+async def show_pair(request: Request, service: CurrentService, first: str, second: str) -> Response:
     """Show two classes that are easily confused, and what can be done about it."""
-    known = service.snapshot.counts
-    both = [inputs.chosen_class(name, known) for name in (first, second)]
-    rows = {row.label: row for row in await table(state)}
+    both = _several(service, [first, second])
     found = [
         pair.confusion
-        for pair in (await service.class_overview())[1]
-        if {pair.first, pair.second} == set(both)
+        for pair in await confused_pairs(service)
+        if {pair.first, pair.second} == both["counts"].keys()
     ]
-    chosen = [rows[label] for label in both]
-    return render(request, "pair.html", confusion=found[0] if found else None, both=chosen)
+    return render(request, "pair.html", confusion=found[0] if found else None, **both)
 
 
 @router.get("/page/near")
@@ -240,7 +237,7 @@ async def declare(
     label = named_class(name, known := service.snapshot.counts)
     if label in known:
         raise ServerError(f"There is a class “{shown(label)}” already.")
-    done = await service.change(Change("declare", [label], descriptions=[about], by=PAGE))
+    done = await service.change(Declare([(label, about)], by=PAGE))
     return changed(request, f"Added {named([label])}.", done)
 
 
@@ -253,8 +250,8 @@ async def describe(
 ) -> Response:
     """Change the description of a class."""
     chosen = inputs.chosen_class(label, service.snapshot.counts)
-    done = await service.change(Change("declare", [chosen], descriptions=[about], by=PAGE))
-    return changed(request, f"Described {named([chosen])}.", done)
+    done = await service.change(Declare([(chosen, about)], by=PAGE))
+    return changed(request, f"Described {named([chosen])}.", done, finished={})
 
 
 @router.post("/page/class/add")
@@ -285,7 +282,7 @@ async def rename(request: Request, service: CurrentService, old: Field, new: Fie
         raise ServerError(
             f"There is a class “{shown(taken)}” already. To make one class of the two, merge them.",
         )
-    done = await service.change(Change("rename", (chosen, label), by=PAGE))
+    done = await service.change(Rename(chosen, label, by=PAGE))
     return changed(request, f"Renamed {named([chosen])} to {named([label])}.", done, finished={})
 
 
@@ -297,7 +294,7 @@ async def forget(request: Request, service: CurrentService, labels: Labels) -> R
     """Remove classes."""
     known = service.snapshot.counts
     chosen = [inputs.chosen_class(label, known) for label in labels]
-    done = await service.change(Change("forget", chosen, by=PAGE))
+    done = await service.change(Forget(chosen, by=PAGE))
     trace = "" if done.exact else TRACE
     text = f"Removed {named(chosen)}.{trace}"
     return changed(request, text, done, finished={})
@@ -306,11 +303,7 @@ async def forget(request: Request, service: CurrentService, labels: Labels) -> R
 @router.post("/page/merge/choose")
 async def choose_name(request: Request, service: CurrentService, labels: Labels) -> Response:
     """Ask for the name that classes to be merged keep."""
-    counts = _chosen(service, labels)
-    if len(counts) < 2:
-        raise ServerError("Select two classes or more to merge.")
-    largest = max(counts, key=lambda label: counts[label])
-    return render(request, "merge.html", counts=counts, largest=largest)
+    return render(request, "merge.html", **_several(service, labels))
 
 
 @router.post("/page/merge")
@@ -321,9 +314,15 @@ async def merge(request: Request, service: CurrentService, labels: Labels, into:
     sources = [label for label in _chosen(service, labels) if label != target]
     if not sources:
         raise ServerError("Choose another class to merge into.")
-    changes = [Change("rename", (label, target), merge=True, by=PAGE) for label in sources]
-    made = [await service.change(change) for change in changes]
+    made: list[Change] = []
     text = f"Merged {named(sources)} into {named([target])}."
+    try:
+        for label in sources:
+            made.append(await service.change(Rename(label, target, merge=True, by=PAGE)))
+    except KldaError as error:
+        if not made:
+            raise
+        text = f"Merged only {named(sources[: len(made)])} into {named([target])}: {error}"
     return changed(request, text, *made, finished={})
 
 
@@ -331,3 +330,10 @@ def _chosen(service: Service, labels: list[str]) -> Mapping[Label, int]:
     known = service.snapshot.counts
     chosen = [inputs.chosen_class(label, known) for label in dict.fromkeys(labels)]
     return {label: known[label] for label in chosen}
+
+
+def _several(service: Service, labels: list[str]) -> dict[str, Any]:
+    counts = _chosen(service, labels)
+    if len(counts) < 2:
+        raise ServerError("Select two classes or more to merge.")
+    return {"counts": counts, "largest": max(counts, key=lambda label: counts[label])}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import math
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import quote
 
 from fastapi import Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, Response
 from fastapi.staticfiles import StaticFiles
 from fastapi.templating import Jinja2Templates
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -17,6 +22,9 @@ from klda.server.errors import ServerError
 from klda.server.gate import SESSION_COOKIE
 from klda.server.page import wording
 from klda.server.service import Service
+
+PER_PAGE = 50  # rows of a list
+T = TypeVar("T")
 
 _FILES = Path(__file__).parent.parent / "static"
 STATIC = StaticFiles(directory=_FILES)
@@ -34,8 +42,10 @@ _environment = Environment(
 _environment.globals["static"] = STATIC_URL
 _FILTERS = (
     wording.shown,
+    wording.one_line,
     wording.counted,
     wording.percent,
+    wording.likely,
     wording.ago,
     wording.moment,
     wording.named,
@@ -80,9 +90,7 @@ def render(
 
 
 async def screen(request: Request, name: str, **values: Any) -> Response:
-    """Render a whole screen, or send the browser to the sign-in."""
-    if role_of(request) is None:
-        return RedirectResponse("/login", 303)
+    """Render a whole screen."""
     return render(request, f"{name}.html", screen=name, **await header(request), **values)
 
 
@@ -104,6 +112,22 @@ def changed(request: Request, text: str, *changes: Change, **events: Any) -> HTM
     """Say that the model was changed; everything that shows the model is brought up to date."""
     events = {"model-changed": {}, **events}
     return render(request, "message.html", events=events, text=text, kind="done", undo=changes)
+
+
+def paginate(rows: Sequence[T], page: int) -> tuple[Sequence[T], int, int]:
+    """Return the rows of a page, its number, and how many pages there are."""
+    pages = max(1, math.ceil(len(rows) / PER_PAGE))
+    page = min(max(page, 1), pages)
+    return rows[(page - 1) * PER_PAGE : page * PER_PAGE], page, pages
+
+
+def as_csv(name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Response:
+    """Return rows as a CSV file to be downloaded; its first character lets Excel read UTF-8."""
+    file = io.StringIO()
+    file.write("\ufeff")
+    csv.writer(file).writerows([columns, *rows])
+    headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name)}"}
+    return Response(file.getvalue(), media_type="text/csv", headers=headers)
 
 
 def page_error(request: Request, error: ServerError) -> Response:

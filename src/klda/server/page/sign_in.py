@@ -9,11 +9,11 @@ from fastapi.responses import RedirectResponse, Response
 
 from klda.server import schemas
 from klda.server.api import CurrentService
-from klda.server.changes import Change
+from klda.server.changes import Undo
 from klda.server.errors import ServerError
 from klda.server.events import event_stream
-from klda.server.gate import SESSION_COOKIE, SESSION_SECONDS
-from klda.server.page.render import changed, header, render
+from klda.server.gate import SESSION_COOKIE, SESSION_SECONDS, is_https
+from klda.server.page.render import changed, header, render, role_of
 from klda.server.page.routes import PAGE, router
 from klda.server.page.wording import described
 
@@ -37,7 +37,7 @@ async def login(request: Request, key: Annotated[str, Form(max_length=500)]) -> 
         max_age=SESSION_SECONDS,
         httponly=True,
         samesite="strict",
-        secure="https" in (request.url.scheme, request.headers.get("x-forwarded-proto")),
+        secure=is_https(request),
     )
     return response
 
@@ -58,8 +58,10 @@ async def show_header(request: Request) -> Response:
 
 
 @router.get("/page/events")
-async def follow(service: CurrentService) -> Response:
-    """Tell the browser of changes that others make."""
+async def follow(request: Request, service: CurrentService) -> Response:
+    """Tell the browser, once it shows a screen, of changes that others make."""
+    if role_of(request) == "teach":
+        request.app.state.page.get_ready()
     return await event_stream(service.states())
 
 
@@ -76,7 +78,7 @@ async def undo(
         raise ServerError("There is nothing to undo.", 404)
     made = {one.number: one for one in await service.history()}
     for one in sorted(number, reverse=True):
-        await service.change(Change("undo", target=one, by=PAGE))
-        request.app.state.page.undone(one)
+        await service.change(Undo(one, by=PAGE))
+        await request.app.state.page.undone(one)
     said = ", ".join(described(made[one]) for one in number if one in made)
     return changed(request, f"Undone: {said}." if said else "Undone.", undone={})

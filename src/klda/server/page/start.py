@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from klda.labels import Label, spelt
 from klda.server import inputs
 from klda.server.api import CurrentService
-from klda.server.changes import Change
+from klda.server.changes import Declare
 from klda.server.errors import ServerError
 from klda.server.page.render import render
 from klda.server.page.routes import PAGE, router
@@ -39,8 +39,7 @@ async def name_classes(
         raise ServerError(f"Name at most {MOST_NAMES:,} classes at a time.")
     if len({spelt(name) for name in classes}) < len(classes):
         raise ServerError("Two of these names differ only in their spelling: leave one out.")
-    change = Change("declare", list(classes), descriptions=list(classes.values()), by=PAGE)
-    await service.change(change)
+    await service.change(Declare(list(classes.items()), by=PAGE))
     return _go_on()
 
 

@@ -7,15 +7,20 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from klda.labels import Label
-from klda.server.changes import Change
+from klda.server.changes import Change, Declare, Forget, Learn, Remove, Rename, Tune, Undo
 
 MOST_NAMED = 3  # classes that a change is described by
-UNDOABLE = ("learn", "declare", "rename", "forget", "remove")  # kinds of changes
+WIDE = 0.2  # a range of accuracies that is said as a range
 
 
 def shown(label: Label) -> str:
     """Return a label as people read it: ``card_arrival`` as "card arrival"."""
     return " ".join(str(label).replace("_", " ").split()) or str(label)
+
+
+def one_line(text: str) -> str:
+    """Return a text as it stands in a list: the parts that were joined, with dots between them."""
+    return " · ".join(line.strip() for line in text.splitlines() if line.strip())
 
 
 def counted(number: int, one: str, many: str = "") -> str:
@@ -26,6 +31,11 @@ def counted(number: int, one: str, many: str = "") -> str:
 def percent(fraction: float) -> str:
     """Return a fraction as a whole percentage."""
     return f"{100 * fraction:.0f}%"
+
+
+def likely(accuracy: float, low: float, high: float) -> str:
+    """Return an expected accuracy: a range while there is little to tell it from."""
+    return f"{percent(low)} to {percent(high)}" if high - low > WIDE else percent(accuracy)
 
 
 def ago(when: float) -> str:
@@ -52,26 +62,25 @@ def named(labels: Sequence[Label], most: int = MOST_NAMED) -> str:
 
 def described(change: Change) -> str:
     """Return what a change did, as "taught 2 examples of “refund”"."""
-    labels = list(change.labels)
-    match change.kind:
-        case "learn":
-            return f"taught {counted(len(labels), 'example')} of {named(labels)}"
-        case "remove":
-            return f"took back {counted(len(labels), 'example')} of {named(labels)}"
-        case "forget":
-            return f"removed {named(labels)}"
-        case "rename" if change.merge:
-            return f"merged {named(labels[:1])} into {named(labels[1:])}"
-        case "rename":
-            return f"renamed {named(labels[:1])} to {named(labels[1:])}"
-        case "declare":
-            is_new = bool(change.new_classes)
-            return f"{'added' if is_new else 'described'} {named(labels)}"
-        case "undo":
-            return f"undid change {change.target}"
-    return f"{change.kind} {named(labels)}" if labels else change.kind
+    match change:
+        case Learn():
+            return f"taught {counted(len(change.labels), 'example')} of {named(change.labels)}"
+        case Remove():
+            return f"took back {counted(len(change.labels), 'example')} of {named(change.labels)}"
+        case Forget():
+            return f"removed {named(change.labels)}"
+        case Rename(old, new, merge):
+            verb, word = ("merged", "into") if merge else ("renamed", "to")
+            return f"{verb} {named([old])} {word} {named([new])}"
+        case Declare():
+            return f"{'added' if change.new_classes else 'described'} {named(change.classes)}"
+        case Tune():
+            return "set how readily klda says “new to me”"
+        case Undo():
+            return "undid a change"
+    return change.kind
 
 
 def can_undo(change: Change) -> bool:
     """Return whether a change that was just made can be taken back."""
-    return change.kind in UNDOABLE and bool(change.number) and not change.repeated
+    return not isinstance(change, Undo) and bool(change.number) and not change.repeated

@@ -58,7 +58,8 @@ document.addEventListener("keydown", (event) => {
     $("#answer .primary").focus();
   }
   if (isTyping(target) || !plain || event.defaultPrevented) return;
-  const inInbox = !target.matches("button, a, summary") || target.closest("#inbox");
+  const control = target.closest("button, a, summary");
+  const inInbox = !control || (control.closest("#inbox") && (key !== "Enter" || control.dataset.inboxKey === "Enter"));
   const sorting = $("#inbox") && inInbox && $(`[data-inbox-key="${CSS.escape(key.length > 1 ? key : key.toLowerCase())}"]`);
   if (sorting && !$("#drawer[open]")) {
     event.preventDefault();
@@ -69,8 +70,10 @@ document.addEventListener("keydown", (event) => {
     event.preventDefault();
     field().focus();
     if (field().select) field().select();
-  } else if ($(`#answer [data-key="${CSS.escape(key)}"]`)) {
-    $(`#answer [data-key="${CSS.escape(key)}"]`).click();
+  } else if ($(`#answer [open] [data-key="${CSS.escape(key)}"]`)) {
+    $(`#answer [open] [data-key="${CSS.escape(key)}"]`).click();
+  } else if (target.closest(".likeliest") && key.length === 1 && key !== " ") {
+    $("#label").focus(); // a name is typed
   } else if (target.closest("#answer") && key.length === 1 && key !== " " && field().select) {
     field().focus(); // who types on has another question
     field().select();
@@ -93,10 +96,15 @@ document.addEventListener("click", ({ target, detail }) => {
   }
 });
 
+const nameFiles = (input) => {
+  const said = $("strong", input.parentElement);
+  said.dataset.empty ??= said.textContent;
+  said.textContent = input.files.length > 1 ? `${input.files.length} files` : input.files[0]?.name ?? said.dataset.empty;
+};
 document.addEventListener("change", ({ target }) => {
-  // A dropped or chosen file is sent at once.
+  if (target.matches(".drop input:not(#ask *)")) nameFiles(target);
+  // Where there is nothing else to fill in, a dropped or chosen file is sent at once.
   if (target.matches("#ask input[type=file], [data-at-once] input[type=file]")) target.form.requestSubmit();
-  else if (target.matches(".drop input")) $("strong", target.parentElement).textContent = target.files[0]?.name ?? "Drop a file here";
 });
 for (const [name, over] of [["dragover", true], ["dragleave", false], ["drop", false]]) {
   document.addEventListener(name, ({ target }) => target.closest?.(".drop")?.classList.toggle("over", over));
@@ -107,17 +115,18 @@ for (const [name, over] of [["dragover", true], ["dragleave", false], ["drop", f
 const MOST_RECENT = 20;
 const recent = {
   load: () => JSON.parse(sessionStorage.getItem("recent") ?? "[]"),
-  add(text, answer) {
+  add(text, answer, state) {
     const kept = recent.load().filter((one) => one.text !== text);
-    sessionStorage.setItem("recent", JSON.stringify([{ text, answer }, ...kept].slice(0, MOST_RECENT)));
+    sessionStorage.setItem("recent", JSON.stringify([{ text, answer, state }, ...kept].slice(0, MOST_RECENT)));
   },
   show() {
     const section = $("#recent");
     if (!section) return;
-    const items = recent.load().map(({ text, answer }) => {
+    const items = recent.load().map(({ text, answer, state }) => {
       const item = $("template", section).content.cloneNode(true);
       $(".text", item).textContent = text;
       $(".chip", item).textContent = answer;
+      if (state) $(".chip", item).classList.add(state);
       $("button", item).addEventListener("click", () => askAgain(text));
       return item;
     });
@@ -149,7 +158,8 @@ const afterAnswer = (answer) => {
   const box = $(".answer", answer);
   if (!box || !field()) return;
   if (field().select && asked) {
-    recent.add(asked, box.dataset.state === "new" ? "new to me" : box.dataset.name);
+    const { name, state } = box.dataset;
+    recent.add(asked, state === "new" ? "new to me" : name + (state === "not_sure" ? "?" : ""), state);
     recent.show();
     sessionStorage.setItem("asked", asked);
   }
@@ -163,14 +173,18 @@ const afterAnswer = (answer) => {
 };
 document.addEventListener("htmx:afterSwap", ({ detail }) => {
   if (detail.target.id === "answer") afterAnswer(detail.target);
-  if (detail.target.id === "inbox") $("#inbox .proposed, #inbox .picker[open] input:not([type=hidden])")?.focus();
+  if (detail.target.id !== "inbox") return;
+  const next = detail.requestConfig.elt.matches(".group") && $("#inbox .group input[name=label]"); // the next group
+  const first = next || $("#inbox .proposed, #inbox .picker[open] input:not([type=hidden])");
+  first?.focus({ preventScroll: true });
+  first?.closest("form").scrollIntoView({ block: "nearest" }); // with its text
 });
 document.addEventListener("click", (event) => {
   const picker = event.target.closest("summary.button")?.parentElement;
   if (!picker || picker.open) return;
   event.preventDefault(); // the browser would open it a moment later, and miss what is typed
   picker.open = true;
-  $("input:not([type=hidden])", picker).focus();
+  ($(".likeliest button", picker) ?? $("input:not([type=hidden])", picker)).focus();
 });
 // What was undone was the answer's lesson: ask again.
 document.addEventListener("undone", () => {
@@ -227,6 +241,11 @@ document.addEventListener("htmx:beforeRequest", ({ detail }) => {
 document.addEventListener("htmx:afterRequest", ({ detail }) => {
   if (isAction(detail.elt)) stopWaiting();
   if (detail.successful && detail.elt.matches("[data-reset]")) detail.elt.reset();
+  const sent = detail.elt.matches("[data-at-once]") && $("input[type=file]", detail.elt);
+  if (sent) {
+    sent.value = ""; // the same file, mended, can be chosen again
+    nameFiles(sent);
+  }
 });
 
 // An error stands beside the form that it comes from. What the page did not render is not shown.
@@ -295,6 +314,7 @@ document.addEventListener("DOMContentLoaded", () => {
   if (localStorage.getItem("steps")) $("#checklist")?.remove();
   recent.show();
   listen();
+  nameAgain();
 });
 // A reload shows the last answer again.
 window.addEventListener("load", () => {
@@ -347,6 +367,10 @@ const box = () => {
   const [, , width, height] = ($("#picture").dataset.full ??= $("#picture").getAttribute("viewBox")).split(" ").map(Number);
   return { width, height };
 };
+const scale = () => {
+  const shown = $("#picture").getBoundingClientRect();
+  return Math.min(shown.width / box().width, shown.height / box().height);
+};
 const drawMap = async () => {
   const picture = $("#picture");
   const { width, height } = box();
@@ -354,11 +378,12 @@ const drawMap = async () => {
   map.x = Math.min(Math.max(map.x, 0), width - w);
   map.y = Math.min(Math.max(map.y, 0), height - h);
   picture.setAttribute("viewBox", `${map.x} ${map.y} ${w} ${h}`);
+  picture.classList.toggle("near", map.zoom > 1);
   $$("circle", picture).forEach((dot) => dot.setAttribute("r", dot.dataset.radius / map.zoom ** 0.7));
   const level = 2 ** Math.floor(Math.log2(map.zoom) + 0.01);
   if (level === map.names) return;
   map.names = level;
-  const answer = await fetch(`/page/map/names?zoom=${level}`).catch(() => null);
+  const answer = await fetch(`/page/map/names?zoom=${level}&width=${Math.round(box().width * scale())}`).catch(() => null);
   if (!answer?.ok || level !== map.names) return;
   const parsed = new DOMParser().parseFromString(`<svg>${await answer.text()}</svg>`, "text/html");
   $("#names").replaceWith(document.importNode($("#names", parsed), true));
@@ -377,7 +402,7 @@ document.addEventListener("click", ({ target }) => {
 });
 document.addEventListener("wheel", (event) => {
   const picture = event.target.closest?.("#picture");
-  if (!picture) return;
+  if (!picture || (map.zoom === 1 && event.deltaY > 0)) return; // all is shown: the page scrolls
   event.preventDefault();
   const { left, top, width, height } = picture.getBoundingClientRect();
   zoomTo(map.zoom * 2 ** (-event.deltaY / 300), (event.clientX - left) / width, (event.clientY - top) / height);
@@ -387,15 +412,18 @@ document.addEventListener("pointerdown", (event) => {
 });
 document.addEventListener("pointermove", (event) => {
   if (!map.drag || map.zoom === 1) return;
-  const scale = box().width / map.zoom / $("#picture").getBoundingClientRect().width;
-  map.x -= (event.clientX - map.drag.x) * scale;
-  map.y -= (event.clientY - map.drag.y) * scale;
+  map.x -= (event.clientX - map.drag.x) / map.zoom / scale();
+  map.y -= (event.clientY - map.drag.y) / map.zoom / scale();
   map.drag = { x: event.clientX, y: event.clientY };
   drawMap();
 });
 document.addEventListener("pointerup", () => (map.drag = null));
-document.addEventListener("htmx:afterSettle", ({ detail }) => {
-  if (detail.elt.id !== "map" || map.zoom === 1) return;
-  map.names = 0; // the map is new, and stays where it was
+// The map is new, and stays where it was; on a small screen, its names need more room.
+const nameAgain = () => {
+  if (!$("#picture") || (map.zoom === 1 && scale() >= 1)) return;
+  map.names = 0;
   drawMap();
+};
+document.addEventListener("htmx:afterSettle", ({ detail }) => {
+  if (detail.elt.id === "map") nameAgain();
 });

@@ -9,9 +9,3 @@ from __future__ import annotations
 from klda_bench.environment import require
 
 require("torch", "baselines")
-
-from klda_bench.methods.peers.anacp import AnaCP  # noqa: E402
-from klda_bench.methods.peers.fecam import FeCAM  # noqa: E402
-from klda_bench.methods.peers.relu_ridge import GACL, RanPAC  # noqa: E402
-
-__all__ = ["GACL", "AnaCP", "FeCAM", "RanPAC"]

@@ -18,6 +18,7 @@ instead of after every task.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,18 +54,24 @@ class AnaCP(linear.Peer):
         self._regressions = [
             linear.Regression(self.n_components, self.device) for _ in self._layers
         ]
-        self._statistics = linear.ClassMeans(shape[0], self.device)
+        place: Any = {"dtype": torch.float64, "device": self.device}
+        self._sums, self._counts = torch.zeros(shape[0], 0, **place), torch.zeros(1, 0, **place)
+        self._moment = torch.zeros(shape[0], shape[0], **place)
 
     def _learn(self, rows: Tensor, columns: Tensor) -> None:
         rows, targets = linear.unit_rows(rows), self._targets(columns)
-        self._statistics.add(rows, targets)
+        wide, ones = rows.double(), targets.double()
+        self._counts = linear.widen(self._counts, ones.shape[1]) + ones.sum(dim=0)
+        self._sums = linear.widen(self._sums, ones.shape[1]) + wide.T @ ones
+        self._moment += wide.T @ wide
         for weights, regression in zip(self._layers, self._regressions, strict=True):
             regression.add(gelu(rows @ weights), targets)
 
     def _solve(self) -> None:
-        covariance = self._statistics.scatter / self._statistics.counts.sum()
+        self._means = (self._sums / self._counts).T
+        covariance = (self._moment - self._sums @ self._means) / self._counts.sum()
         covariance.diagonal().add_(1e-4)
-        targets = separate(self._statistics.means, covariance).float()
+        targets = separate(self._means, covariance).float()
         # Rows regress onto their class's prototype, so Z^T T is a sum over class totals.
         self._projections = [
             regression.solve(self.ridge, regression.sums @ targets)
@@ -82,7 +89,7 @@ class AnaCP(linear.Peer):
         rng = np.random.default_rng((self.random_state, n_classes))
         noise = torch.from_numpy(rng.standard_normal((len(columns), len(covariance))))
         spread = noise.to(self.device) @ torch.linalg.cholesky(covariance).T
-        return (self._statistics.means[columns] + spread).float(), columns
+        return (self._means[columns] + spread).float(), columns
 
     def _contrast(self, rows: Tensor) -> Tensor:
         outputs = [

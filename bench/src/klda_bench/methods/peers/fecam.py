@@ -7,7 +7,6 @@ Class Distributions in Exemplar-Free Continual Learning", NeurIPS 2023.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,12 +18,10 @@ from klda_bench.methods.peers.linear import Peer, unit_rows
 class FeCAM(Peer):
     """Per-class covariance, shrunk (equation 7) and normalised to a correlation (equation 8).
 
-    `gamma1` weighs the mean variance added to the diagonal, `gamma2` the mean covariance added off
-    the diagonal: 1 for features without negative entries, 0 otherwise, as the paper's settings for
-    convolutional and transformer networks. `tukey` is the power of Tukey's transformation
-    (equation 9): 0.5 for features without negative entries, none (1) otherwise, where a power is
-    not defined. "auto" is settled by the first task and kept. A class must arrive within one task,
-    as in the paper's protocol.
+    `gamma1` weighs the mean variance added to the diagonal. The mean covariance is added off the
+    diagonal (gamma2 = 1), and Tukey's transformation (equation 9) takes square roots, for features
+    without negative entries, as the paper's settings for convolutional and transformer networks;
+    the first task settles it. A class must arrive within one task, as in the paper's protocol.
 
     Class means are scaled to unit length like the rows. The authors' program does so for its
     convolutional networks; its scripts for vision transformers subtract the mean of unit rows as
@@ -32,20 +29,16 @@ class FeCAM(Peer):
     """
 
     gamma1: float = 1.0
-    gamma2: float | Literal["auto"] = "auto"
-    tukey: float | Literal["auto"] = "auto"
     device: str = "cpu"
 
     def _start(self, rows: Tensor) -> None:
-        positive = bool((rows >= 0.0).all())
-        self._power = (0.5 if positive else 1.0) if self.tukey == "auto" else self.tukey
-        self._gamma2 = float(positive) if self.gamma2 == "auto" else self.gamma2
+        self._is_positive = bool((rows >= 0.0).all())
         self._means: list[Tensor] = []
         self._factors: list[Tensor] = []
 
     def _prepare(self, rows: Tensor) -> Tensor:
         rows = rows.double()
-        return unit_rows(rows.clip(min=0) ** self._power if self._power != 1.0 else rows)
+        return unit_rows(rows.clip(min=0).sqrt() if self._is_positive else rows)
 
     def _learn(self, rows: Tensor, columns: Tensor) -> None:
         rows = self._prepare(rows)
@@ -58,7 +51,8 @@ class FeCAM(Peer):
         """Return W with W W^T the inverse covariance: a squared distance is |(x - mean) W|^2."""
         identity = torch.eye(rows.shape[1], dtype=rows.dtype, device=self.device)
         covariance = torch.cov(rows.T) if len(rows) > 1 else torch.zeros_like(identity)
-        root = torch.linalg.cholesky(normalise(shrink(covariance, self.gamma1, self._gamma2)))
+        shrunk = shrink(covariance, self.gamma1, float(self._is_positive))
+        root = torch.linalg.cholesky(normalise(shrunk))
         return torch.linalg.solve_triangular(root, identity, upper=False).T
 
     def _scores(self, rows: Tensor) -> Tensor:

@@ -102,30 +102,3 @@ class Regression:
         matrix = self.gram.double()
         matrix.diagonal().add_(ridge)
         return torch.linalg.solve(matrix, right.double()).float()
-
-
-class ClassMeans:
-    """Count and mean of each class, and the scatter of all rows around their class's mean."""
-
-    def __init__(self, dimension: int, device: str = "cpu") -> None:
-        place: dict[str, Any] = {"dtype": torch.float64, "device": device}
-        self.counts = torch.zeros(1, 0, **place)
-        self._sums = torch.zeros(dimension, 0, **place)
-        self._moment = torch.zeros(dimension, dimension, **place)
-
-    def add(self, rows: Tensor, targets: Tensor) -> None:
-        """Add rows; `targets` is the indicator matrix of their classes."""
-        rows, targets = rows.double(), targets.double()
-        self.counts = widen(self.counts, targets.shape[1]) + targets.sum(dim=0)
-        self._sums = widen(self._sums, targets.shape[1]) + rows.T @ targets
-        self._moment += rows.T @ rows
-
-    @property
-    def means(self) -> Tensor:
-        """Return one mean per class, in the order of the columns."""
-        return (self._sums / self.counts).T
-
-    @property
-    def scatter(self) -> Tensor:
-        """Return the sum of outer products of rows less their class's mean."""
-        return self._moment - self._sums @ self.means

@@ -1,0 +1,307 @@
+"""How a learner changes: a draft of its state is edited, then takes the place of the state.
+
+Each edit also notes what undoes it. An edit that fails, or is interrupted, leaves only a draft that
+nobody uses.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from klda.data.threads import map_behind
+from klda.engine.arrays import choose_backend
+from klda.engine.checks import check_removable, check_same_parameters
+from klda.engine.engine import Engine
+from klda.engine.model import Model
+from klda.engine.parameters import Parameters
+from klda.engine.rows import Rows, SampleId
+from klda.errors import KldaError
+from klda.inspection.refusal import Refusal
+from klda.labels import Label
+from klda.learner.inputs import InputEncoder, Samples
+from klda.learner.state import State
+from klda.storage import stored
+from klda.undo.reversal import Reversal, are_few, learned_again, part_of, part_of_classes
+
+# Older entries are dropped: a service that learns all day must not grow forever.
+HISTORY_LENGTH = 1000
+MUST_AGREE = ("ridge", "rule", "priors", "calibrated", "small_sample_correction")  # when merged
+
+Counts = Mapping[Label, int]
+
+
+class Draft(State):
+    """A copy of a state, to be changed."""
+
+    def __init__(self, before: State, inputs: InputEncoder) -> None:
+        super().__init__(**vars(before) | {"engine": before.engine.copy()})
+        self.before, self._inputs = before, inputs
+        # The changes made to it, each with the number of samples per class after it.
+        self._done: list[tuple[Reversal, Counts]] = []
+
+    def finished(self, action: str, source: str | Path | None, noted: Mapping[str, Any]) -> State:
+        """Return the state that takes the place of the one before, with its history written."""
+        self._read_names()
+        counts: Counts = self.before.engine.counts
+        known = self.before.model
+        for change, after in self._done:
+            entry = {
+                "number": self.next_number,
+                "when": datetime.now(UTC).isoformat(timespec="seconds"),
+                "action": action,
+                "samples": sum(after.values()) - sum(counts.values()),
+                "new_classes": [label for label in after if label not in counts],
+                "dropped_classes": [label for label in counts if label not in after],
+                "source": None if source is None else str(source),
+                **noted,
+            }
+            told = {key: value for key, value in entry.items() if value not in (None, [])}
+            self.history = [*self.history, told][-HISTORY_LENGTH:]
+            if action != "undo":  # which turns a change that has an entry
+                new = entry["new_classes"]
+                change = replace(change, number=self.next_number, new_classes=new)
+                self.undo = self.undo.add(change, known, self.engine.model)
+            self.next_number += 1
+            counts, known = after, None
+        return State(**{one.name: getattr(self, one.name) for one in fields(State)})
+
+    def _note(
+        self, kind: str, part: Model | None = None, after: Counts | None = None, **what: Any
+    ) -> None:
+        """Take note of a change and of the part that undoes it."""
+        packed = None if part is None else part.pack(with_map=kind == "rebuild")
+        change = Reversal(kind=kind, part=packed, **what)
+        self._done.append((change, after or self.engine.counts))
+
+    # ---------------------------------------------------------------- learning
+
+    def add(self, rows: Any, labels: Sequence[Label], ids: Any = None) -> None:
+        """Learn samples, without a note of what undoes it."""
+        if ids is not None and not self.keeps_all:
+            raise KldaError("ids are kept only by a learner made with keep='features'.")
+        self.check_kind(labels, "labels")
+        self.engine.add(self.checked_rows(rows), labels, ids)
+
+    def learn(self, batches: Iterable[Samples], after: Callable[[], None] | None = None) -> None:
+        """Learn samples batch by batch, of a stream while it makes the next.
+
+        `after` is called after each.
+        """
+        taught: Rows | None = Rows()  # the samples; None if they take more than the statistics
+
+        def add(samples: Samples) -> None:
+            nonlocal taught
+            self.add(*samples)
+            if taught is not None and not self.keeps_all:  # a ledger has them all
+                few = are_few(self.engine.model, len(taught) + len(samples.rows))
+                taught = taught.add(samples.rows, samples.labels) if few else None
+            if after is not None:
+                after()
+
+        several = not isinstance(batches, list)
+        for _ in map_behind(add, batches) if several else map(add, batches):
+            pass
+        self.note_learned(taught)
+
+    def note_learned(self, taught: Rows | None = None) -> None:
+        """Take note of all that was learned since the state before, maybe `taught` here."""
+        if self.engine.is_new:
+            raise KldaError("inputs is empty: there is nothing to learn.")
+        after, part = self.engine.model, None
+        before = self.before.model or after.empty()
+        if not (learned := sum(after.counts.values()) - sum(before.counts.values())):
+            raise KldaError("inputs is empty: there is nothing to learn.")
+        if not self.undo.seconds:
+            pass
+        elif after.rows is None and taught is not None and len(taught) == learned:
+            part = replace(after.empty(), rows=taught)
+        elif after.rows is not None or any(before.counts.values()):
+            part = after.since(before)
+        self._note("learn", part)  # without one, if it is all of the model, and large
+
+    def learn_parts(self, samples: Samples, sizes: Sequence[int]) -> None:
+        """Learn samples as so many changes, each of so many of them."""
+        rows, labels, ids = samples
+        counts, ends = Counter(self.engine.counts), np.cumsum(sizes).tolist()
+        if ends[-1:] != [len(rows)] or min(sizes) < 1:
+            raise KldaError(f"parts={list(sizes)} must be positive and add up to {len(rows)} rows.")
+        self.add(rows, labels, ids)
+        for start, end in zip([0, *ends], ends, strict=False):
+            own = slice(start, end)
+            counts.update(labels[own])
+            part = part_of(self.engine.model, rows[own], labels[own], ids and ids[own])
+            after = dict(sorted(counts.items()))
+            self._note("learn", part if self.undo.seconds else None, after)
+
+    def merge(self, other: State, allow_same: bool) -> None:
+        """Add all that another one knows; `allow_same` even if it has learned the same."""
+        known = other.contents
+        shared = {key: source for key, source in self.contents.items() if key in known}
+        if not allow_same and (shared or self.has_same_samples(other)):
+            what = ", ".join(dict.fromkeys(shared.values())) or "the same samples"
+            raise KldaError(
+                f"Nothing was merged: both models have learned {what}, which would count twice. "
+                "To merge them anyway, use allow_same (--allow-same)."
+            )
+        theirs, declared = other.engine.model, self.names.declared
+        if self.engine.is_new:
+            check_same_parameters(self.parameters, other.parameters)
+            seed = other.parameters.random_state
+            self.engine.parameters = replace(self.parameters, random_state=seed)
+            self.engine.model = Model.new(theirs.map, keep_all=self.keeps_all)
+        ours, others = vars(self.parameters), vars(other.parameters)
+        differ = [f"{n}={others[n]!r}, not {ours[n]!r}" for n in MUST_AGREE if others[n] != ours[n]]
+        if differ:
+            warnings.warn(
+                f"The other model was made with {'; '.join(differ)}. This one's are kept.",
+                stacklevel=3,
+            )
+        before = self.engine.model
+        self.engine.merge(theirs)
+        self.names = self.names.merge(other.names)
+        part = replace(before.empty(), rows=theirs.rows)
+        if theirs.rows is None:
+            part = self.engine.model.since(before)
+        new = {k: text for k, text in self.names.declared.items() if k not in declared}
+        self._note("learn", part, declared=new)
+
+    # ---------------------------------------------------------------- names
+
+    def declare(self, classes: Any) -> None:
+        """Add classes by name, some of them with descriptions."""
+        before, self.names = self.names.declared, self.names.declare(classes)
+        declared = self.names.declared
+        self.check_kind(list(declared), "classes")
+        self._hint(self._inputs)
+        new = {k: v for k, v in declared.items() if before.get(k, ...) != v}
+        self._note("declare", declared=new)
+
+    def _read_names(self) -> None:
+        """Give the engine the names of its classes as hints; warn of those that can't be read."""
+        counts = self.engine.counts
+        self.names = self.names.only(counts)
+        self.refusal = self.refusal and self.refusal.only(counts)
+        can_read = self._inputs.modality == "text" and self.parameters.rule == "auto"
+        if not can_read or self.engine.is_new or self.engine.predicts_only:
+            return
+        try:
+            self._hint(self._inputs)
+        except Exception as error:  # rows may be learned where the foundation model is not at hand
+            # The hints that it has stay, even of former names: nothing is left to encode.
+            self._hint(None)
+            reason = (str(error) or type(error).__name__).rstrip(".")
+            warnings.warn(
+                f"Some class names could not be encoded and are not used as examples: {reason}. "
+                "The next change encodes them, once the foundation model can be loaded.",
+                stacklevel=6,  # whoever called the Learner
+            )
+
+    def _hint(self, inputs: InputEncoder | None) -> None:
+        """Encode the names that are no hints yet, or with None, only take those that are."""
+        engine = self.engine
+        hints = {} if engine.is_new else engine.model.hints.by_label()
+        names, rows = self.names.hints(engine.counts, hints, inputs)
+        if rows is not None:
+            labels, given = list(rows), np.array(list(rows.values()))
+            engine.hint(given, labels)
+        self.names = names
+
+    def rename(self, old: Label, new: Label) -> None:
+        """Give a class another name; that of another class joins the two."""
+        joined, in_use = new in self.engine.counts, self.names.only([old]).in_use
+        if not joined:
+            self.names = self.names.rename(old, new, self.engine.counts)
+            self.refusal = self.refusal and self.refusal.rename(old, new)
+        part = part_of_classes(self.engine.model, [old])
+        self.engine.rename(old, new)
+        what: dict[str, Any] = {
+            "renamed": (old, new),
+            "joined": joined,
+            "dropped": [old] if joined else [],
+        }
+        self._note("rename", part, in_use=in_use, **what)
+
+    # ---------------------------------------------------------------- forgetting
+
+    def forget_at(self, positions: np.ndarray) -> None:
+        """Forget samples given by their positions among those kept."""
+        model = self.engine.model
+        assert model.rows is not None
+        # Samples that were left out beside these tell nothing of the model without them.
+        self.engine.model = model.remove_at(positions).without_evidence()
+        self._note("forget", replace(model.empty(), rows=model.rows.at(positions)))
+
+    def forget_ids(self, ids: Sequence[SampleId]) -> None:
+        """Forget samples in the ledger."""
+        self.forget_at((self.engine.model.rows or Rows()).of_ids(ids))
+
+    def forget_rows(self, rows: np.ndarray, labels: Sequence[Label], *, verify: bool) -> None:
+        """Forget samples given by their features."""
+        model = self.engine.model
+        check_removable(self.engine.counts, labels)
+        if model.rows is not None:
+            self.forget_at(model.rows.find(rows, labels))
+            return
+        if verify:
+            self.engine.check_learned(rows, labels)
+        self.engine.remove(rows, labels)
+        few = are_few(model, len(rows))
+        part = part_of(model, rows, labels) if few else model.since(self.engine.model)
+        self._note("forget", part)
+
+    def forget_classes(self, labels: Iterable[Label]) -> None:
+        """Forget whole classes."""
+        dropped = list(dict.fromkeys(labels))
+        part = part_of_classes(self.engine.model, dropped)
+        for label in dropped:
+            self.engine.drop(label)
+        self._note("forget", part, in_use=self.names.only(dropped).in_use, dropped=dropped)
+
+    # ---------------------------------------------------------------- what is set, not learned
+
+    def set_refusal(self, refusal: Refusal | None) -> None:
+        """Take thresholds, or None for the default."""
+        self._note("tune", refusal=refusal and refusal.pack())
+        self.refusal = refusal
+
+    def rebuild(self, parameters: Parameters) -> None:
+        """Learn all samples in the ledger again, with other parameters."""
+        model = self.engine.model
+        assert model.rows is not None
+        first, _, _ = next(model.rows.columns())
+        backend = choose_backend(parameters.device, parameters.dtype, first)
+        empty = Model.new(parameters.feature_map(first, backend), keep_all=True)
+        self._note("rebuild", model.empty(), parameters=self.parameters.stored())
+        self.engine = Engine(parameters, learned_again(model, empty), keep_all=True)
+
+    # ---------------------------------------------------------------- undoing
+
+    def turn(self, change: Reversal) -> None:
+        """Undo a change, or do it again."""
+        number, parameters = self.next_number, self.parameters.stored()
+        log, model = self.undo.expired().toggle(change, number, self.engine.model, parameters)
+        self.undo, self.refusal = log, log.named.refusal
+        self.engine.model = model
+        if change.kind == "rebuild":  # nothing solved before is of use
+            before = stored.parameters({**change.parameters, "device": self.parameters.device})
+            self.engine = Engine(before, model, keep_all=True)
+        in_use = {**change.in_use, **self.names.in_use}
+        self.names = replace(self.names, declared=log.named.declared, in_use=in_use)
+        if self.names.declared.keys() - model.counts.keys():
+            self._hint(self._inputs)
+        marks = {change.number: {}, change.latest: {"undone_by": number}}
+        self.history = [
+            {key: value for key, value in entry.items() if key != "undone_by"} | marks[at]
+            if (at := entry["number"]) in marks
+            else entry
+            for entry in self.history
+        ]
+        self._done.append((change, self.engine.counts))

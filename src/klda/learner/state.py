@@ -1,0 +1,170 @@
+"""All that a learner knows but its foundation model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from klda.checks import REFUSED, check_fraction
+from klda.engine.arrays import on_cpu
+from klda.engine.checks import check_label_kind, check_rows
+from klda.engine.engine import Engine
+from klda.engine.model import Model
+from klda.engine.parameters import Parameters
+from klda.engine.rows import Rows
+from klda.engine.solution import Solution
+from klda.errors import KldaError
+from klda.inspection.refusal import Refusal
+from klda.labels import Label
+from klda.learner.class_names import ClassNames
+from klda.undo.log import UndoLog
+
+# A fraction of known inputs that may be rejected; None or True: as tuned, or 0.05; False: none.
+Reject = float | bool | None
+
+
+def check_reject(reject: Reject) -> None:
+    """Raise if this can't be a fraction of known inputs to reject."""
+    if reject is not None and not isinstance(reject, bool):
+        check_fraction("reject", reject)
+
+
+@dataclass(kw_only=True)
+class State:
+    """What was learned and set, and how it came about.
+
+    A learner's state is never changed: a `Draft` of it is, which then takes its place.
+    """
+
+    engine: Engine
+    names: ClassNames = field(default_factory=ClassNames)
+    undo: UndoLog = field(default_factory=UndoLog)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    refusal: Refusal | None = None
+    next_number: int = 1  # of a change
+
+    @property
+    def parameters(self) -> Parameters:
+        """How the engine solves what it learned."""
+        return self.engine.parameters
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether the rows of all samples are kept: the ledger."""
+        return self.engine.keep_all
+
+    @property
+    def model(self) -> Model | None:
+        """What was learned; None before anything was."""
+        return None if self.engine.is_new else self.engine.model
+
+    @property
+    def ledger(self) -> Rows | None:
+        """Features, labels and ids of the samples learned, if all are kept."""
+        if not self.keeps_all or self.engine.predicts_only:
+            return None
+        return Rows.halved() if self.engine.is_new else self.engine.model.rows
+
+    @property
+    def contents(self) -> dict[str, str]:
+        """Ids of the learns and files in the history, each with where it came from."""
+        return {
+            key: entry.get("source", "some files")
+            for entry in self.history
+            if "undone_by" not in entry
+            for key in (entry.get("run"), *entry.get("contents", ()))
+            if key
+        }
+
+    def has_same_samples(self, other: State) -> bool:
+        """Whether another one has learned the same, to the last bit."""
+        if self.engine.counts != other.engine.counts or not any(self.engine.counts.values()):
+            return False
+        mine, theirs = (one.engine.pack(solved=False)[0] for one in (self, other))
+        return mine.keys() == theirs.keys() and all(
+            np.array_equal(array, theirs[name]) for name, array in mine.items()
+        )
+
+    # ---------------------------------------------------------------- answers
+
+    def solved(self, *, calibrated: bool = False) -> Solution:
+        """Return the classifier."""
+        # Not `engine.counts`: that names every class, and one answer needs none of their names.
+        if self.engine.is_new or not len(self.engine.summary.classes):
+            raise KldaError("This learner has no classes yet: learn something before asking it.")
+        return self.engine.calibrated() if calibrated else self.engine.solution()
+
+    def limits(
+        self, solution: Solution, labels: np.ndarray, reject: Reject, *, by_class: bool = False
+    ) -> float | np.ndarray:
+        """Return the novelty beyond which inputs answered with some labels are unknown."""
+        if reject is False:
+            return np.inf
+        if reject is not None and reject is not True:
+            return solution.limits(labels, reject, by_class=by_class)
+        if self.refusal is None or solution.calibration is None:
+            return solution.limits(labels, REFUSED, by_class=by_class)
+        if by_class and not self.refusal.classes:
+            raise KldaError(
+                "by_class=True can't be used: tune_unknown has fitted one threshold for all "
+                "classes. Give a fraction, such as reject=0.05, or call tune_unknown with "
+                "by_class=True."
+            )
+        return self.refusal.limits(labels, solution.calibration.unit)
+
+    # ---------------------------------------------------------------- checks
+
+    def check_can_reject(self, reject: Reject) -> None:
+        """Raise if nothing tells known inputs from unknown ones."""
+        check_reject(reject)
+        if not self.parameters.calibrated:
+            raise KldaError(
+                "calibrated=False: without it nothing tells known inputs from unknown ones. Make "
+                "the learner with calibrated=True."
+            )
+
+    def check_kind(self, labels: Sequence[Label], parameter: str) -> None:
+        """Raise if labels are strings where the known ones are integers, or the other way round."""
+        if not self.engine.is_new:
+            check_label_kind(self.engine.summary.classes[:1], labels, parameter)
+
+    def checked_rows(self, rows: Any) -> np.ndarray:
+        """Return feature rows in the learner's precision; raise if they can't be used."""
+        try:
+            rows = np.asarray(on_cpu(rows), self.parameters.dtype)
+        except (TypeError, ValueError) as error:
+            raise KldaError(f"rows can't be used: {error}; give rows of numbers.") from error
+        if rows.ndim != 2 or not len(rows):
+            raise KldaError(
+                f"rows has the shape {rows.shape}; give one row of features per sample, and at "
+                "least one."
+            )
+        if not self.engine.is_new and rows.shape[1] != (width := self.engine.summary.n_features):
+            raise KldaError(
+                f"inputs has rows of {rows.shape[1]} features, but this learner's have {width}: "
+                "compute them with the same foundation model."
+            )
+        check_rows(rows, "inputs")
+        return rows
+
+
+def chosen_parameters(classifier: Any, default: Parameters, **changes: Any) -> Parameters:
+    """Return the parameters of a classifier, of None the default, with changes."""
+    found = default
+    if isinstance(classifier, Mapping):
+        changes = {**classifier, **changes}
+    elif isinstance(classifier, Parameters):
+        found = classifier
+    elif type(classifier).__name__ in ("KLDA", "LDA") and hasattr(classifier, "get_params"):
+        found = Parameters.of(classifier.get_params())
+    elif classifier is not None:
+        raise KldaError(
+            f"classifier={classifier!r} can't be used; give a klda.KLDA or klda.LDA, whose "
+            "parameters are taken."
+        )
+    for name in changes.keys() - (known := list(vars(found))):
+        raise KldaError(f"{name} is not a parameter of the classifier; use {', '.join(known)}.")
+    return replace(found, **changes)

@@ -1,0 +1,100 @@
+"""The samples of a change, followed through the changes after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from klda.engine.model import Model
+from klda.engine.rows import Rows
+from klda.engine.statistics import Scatter
+from klda.errors import KldaError
+from klda.inspection.refusal import Refusal
+from klda.labels import Label
+from klda.undo.reversal import Reversal, unpacked
+
+
+class UndoError(KldaError):
+    """A change can't be undone: it is unknown, too old, undone already, or others depend on it."""
+
+
+def follow(
+    changes: Sequence[Reversal], change: Reversal, part: Model, model: Model, *, adds: bool
+) -> tuple[tuple[Reversal, ...], Model]:
+    """Give the samples of a change the labels that they have by now, through later renames.
+
+    They are about to be added to the model, or taken from it, and so they are to the parts of these
+    renames: the changes are returned, too. Raises if a later change stands in the way.
+    """
+    found = list(changes)
+    for i, later in enumerate(changes):
+        if later.number <= change.number or not later.is_active:
+            continue
+        if later.kind == "forget" and (obstacle := _forgotten(later, part, model, adds=adds)):
+            raise UndoError(
+                f"Change {change.number} can't be undone: {obstacle} since, by change "
+                f"{later.number}. Undo that first."
+            )
+        if later.renamed is None:
+            continue
+        old, new = later.renamed
+        if old in part.counts:
+            own = part.drop(old)[1]
+            if own.counts.get(old):
+                found[i] = _with_samples(later, own, model, adds=adds)
+            part = part.rename(old, new)
+        elif adds and new in part.counts and not later.joined:
+            raise UndoError(
+                f"Change {change.number} can't be undone: another class was named {new!r} by "
+                f"change {later.number}. Undo that first, or rename the class."
+            )
+    return tuple(found), part
+
+
+def rename_later(
+    changes: Sequence[Reversal], number: int, old: Label, new: Label
+) -> Iterator[Reversal]:
+    """Yield changes with a class renamed in thresholds that were set after a change."""
+    for each in changes:
+        if each.refusal and each.number > number:
+            renamed = Refusal.unpack(each.refusal).rename(old, new)
+            each = replace(each, refusal=renamed.pack())
+        yield each
+
+
+def _forgotten(later: Reversal, part: Model, model: Model, *, adds: bool) -> str:
+    """Say what was forgotten that is needed to add or remove samples; "" if nothing was."""
+    for label in part.counts:
+        if label in later.dropped:
+            return f"the class {label!r} was forgotten"
+    # Where the model has its rows, these tell.
+    if not adds and later.part is not None and model.rows is None:
+        removed = unpacked(later.part, model)
+        for label in removed.counts.keys() & part.counts.keys():
+            if _may_share(removed.rows, part.rows, label):
+                return f"samples of class {label!r} were forgotten"
+    return ""
+
+
+def _may_share(some: Rows | None, others: Rows | None, label: Label) -> bool:
+    """Whether two parts may have samples of a class in common."""
+    if some is None or others is None:
+        return True
+    own = some.at(some.of_class(label))
+    return bool((others.match(own.values, own.labels.tolist()) >= 0).any())
+
+
+def _with_samples(rename: Reversal, own: Model, model: Model, *, adds: bool) -> Reversal:
+    """Return a rename after samples were added to the class that it renamed, or taken from it."""
+    if rename.part is None:
+        return rename
+    part = unpacked(rename.part, model)
+    if part.rows is None and own.rows is not None:
+        own = replace(own, rows=None, counted=own.statistics)
+    if part.rows is not None and own.rows is None:
+        part = replace(part, rows=None, counted=part.statistics)
+    part = part.merge(own) if adds else part.subtract(own)
+    if part.counted is not None and part.rows is None:  # a rename leaves the scatter as it is
+        nothing = Scatter(model.backend, model.map.n_components)
+        part = replace(part, counted=replace(part.counted, scatter=nothing, n_scattered=0))
+    return replace(rename, part=part.pack(with_map=False))
