@@ -155,10 +155,10 @@ def test_rows_that_were_never_learned_are_refused():
     with pytest.raises(NotLearnedError):
         few.remove(X[50:51], [int(Y[50])])
     engine = Engine(PARAMETERS, learn(make(), np.arange(100)))
-    engine.check_learned(X[:9], Y[:9].tolist())
+    engine.copy().remove(X[:9], Y[:9].tolist())
     strangers = np.random.default_rng(0).normal(size=(30, 6)) * 9
     with pytest.raises(NotLearnedError):
-        engine.check_learned(strangers[:9], [0] * 9)
+        engine.remove(strangers[:9], [0] * 9)
 
 
 def test_a_model_that_keeps_all_rows_can_take_no_others():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,7 @@ def checked_batch(
     estimator: BaseEstimator,
     X: Any,
     y: Any,
-    classes: np.ndarray,
+    classes: Iterable[Label],
     *,
     sample_weight: Any = None,
     first: bool = False,

@@ -27,7 +27,7 @@ Given = tuple[dict[str, Any], Refusal | None, dict[str, np.ndarray], dict[str, A
 
 def packed(learner: Answerer | State, engine: Engine, **what: bool) -> Given:
     """Return an engine, with what is set in a learner, as workers are given it."""
-    set_values = learner.parameters.stored(), learner.refusal
+    set_values = engine.parameters.stored(), learner.refusal
     return *set_values, *engine.pack(**what)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,24 +49,29 @@ def check_rows(rows: Array, parameter: str = "X") -> None:
     )
 
 
-def check_label_kind(classes: np.ndarray, labels: Sequence[Label], parameter: str = "y") -> None:
+def check_label_kind(
+    classes: Iterable[Label], labels: Iterable[Label], parameter: str = "y"
+) -> None:
     """Raise if labels are strings where the known ones are integers, or the other way round."""
-    if len(classes) and len(labels) and (classes.dtype.kind == "U") != isinstance(labels[0], str):
-        is_string = isinstance(labels[0], str)
+    known, new = next(iter(classes), None), next(iter(labels), None)
+    if known is not None and new is not None and isinstance(known, str) != isinstance(new, str):
+        is_string = isinstance(new, str)
         given, kind = ("a string", "integers") if is_string else ("an integer", "strings")
         raise KldaError(
-            f"{parameter}: the label {labels[0]!r} is {given}, but the known classes are {kind}, "
-            f"such as {classes[0].item()!r}; use {kind}."
+            f"{parameter}: the label {new!r} is {given}, but the known classes are {kind}, "
+            f"such as {known!r}; use {kind}."
         )
 
 
-def check_labels_known(classes: np.ndarray, labels: Sequence[Any], parameter: str) -> list[Label]:
+def check_labels_known(
+    classes: Iterable[Label], labels: Sequence[Any], parameter: str
+) -> list[Label]:
     """Return plain labels; raise if one is none of the known ones, which are sorted."""
-    known, plain = set(classes.tolist()), [as_python(label) for label in labels]
+    known, plain = dict.fromkeys(classes), [as_python(label) for label in labels]
     for label in plain:
         is_label = isinstance(label, str | int) and not isinstance(label, bool)
         if not is_label or label not in known:
-            some = ", ".join(repr(name) for name in classes[:5].tolist())
+            some = ", ".join(map(repr, list(known)[:5]))
             more = f" and {len(known) - 5} more" if len(known) > 5 else ""
             close = closest(label, known) if isinstance(label, str) else None
             meant = "" if close is None else f" Did you mean {close!r}?"
@@ -77,9 +82,9 @@ def check_labels_known(classes: np.ndarray, labels: Sequence[Any], parameter: st
     return plain
 
 
-def check_removable(counts: dict[Label, int], labels: Sequence[Label]) -> None:
+def check_removable(counts: Mapping[Label, int], labels: Sequence[Label]) -> None:
     """Raise if more samples are to be removed than were learned."""
-    check_labels_known(np.array(list(counts)), labels, "y")
+    check_labels_known(counts, labels, "y")
     for label, n in Counter(labels).items():
         if n > counts[label]:
             raise KldaError(
@@ -89,7 +94,7 @@ def check_removable(counts: dict[Label, int], labels: Sequence[Label]) -> None:
 
 
 def checked_name(
-    classes: np.ndarray, old: Any, new: Any, *, merge: bool | None = None
+    classes: Collection[Label], old: Any, new: Any, *, merge: bool | None = None
 ) -> tuple[Label, Label]:
     """Return a class and its new name, both plain; raise if it can't have that one.
 
@@ -100,10 +105,19 @@ def checked_name(
     check_label_kind(classes, [new], "new")
     if new == old and merge:
         raise KldaError(f"old and new are both {new!r}: name two classes to merge.")
-    if new in classes.tolist() and not merge:
+    if new in classes and not merge:
         joined = "" if merge is None else ", or make one class of the two with merge=True"
         raise KldaError(f"new={new!r} is already a class; choose another name{joined}.")
     return old, new
+
+
+def check_calibrated(parameters: Parameters) -> None:
+    """Raise if nothing tells known inputs from unknown ones."""
+    if not parameters.calibrated:
+        raise KldaError(
+            "calibrated=False: without it nothing tells known inputs from unknown ones. Make the "
+            "model with calibrated=True."
+        )
 
 
 def check_same_parameters(mine: Parameters, theirs: Parameters, *more: str) -> None:

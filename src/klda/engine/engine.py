@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -18,17 +17,17 @@ import numpy as np
 from klda.engine.arrays import Array, Backend, choose_backend
 from klda.engine.calibration import Evidence
 from klda.engine.check_learned import check_learned
-from klda.engine.checks import check_label_kind, check_same_map
+from klda.engine.checks import check_label_kind, check_removable, check_same_map
 from klda.engine.feature_map import KernelMap
-from klda.engine.leave_one_out import evidence_of, leave_one_out
+from klda.engine.leave_one_out import evidence_of
 from klda.engine.model import Model
 from klda.engine.parameters import Parameters
-from klda.engine.rows import NotLearnedError, Rows
+from klda.engine.rows import Rows
 from klda.engine.rule import Rule
-from klda.engine.solution import Solution, softmax
+from klda.engine.solution import Solution
 from klda.engine.solve import solve
 from klda.errors import KldaError
-from klda.labels import Label, group_labels
+from klda.labels import Label
 
 
 class PredictionOnlyError(KldaError):
@@ -141,10 +140,13 @@ class Engine:
     ) -> None:
         """Learn samples, row i of the class ``labels[i]``; the first ones fix the feature map."""
         with self._lock:
-            model = self._model_for(rows).add(rows, labels, ids)
-            if not self.parameters.calibrated:  # no sample will ever be left out
-                model = model.having(evidence=Evidence())
-            self._held = model
+            self._take(self._model_for(rows).add(rows, labels, ids))
+
+    def _take(self, model: Model) -> None:
+        """Take a model in the place of the one before."""
+        if not self.parameters.calibrated:  # no sample will ever be left out
+            model = replace(model, evidence=Evidence())
+        self._held = model
 
     def _model_for(self, rows: Array) -> Model:
         """Return the model; if there is none yet, an empty one for rows like these."""
@@ -160,42 +162,19 @@ class Engine:
                 return
             model = self._model_for(rows)
             hints = Rows.of(np.asarray(rows, model.backend.dtype), labels) if len(rows) else Rows()
-            self._held = model.having(hints=hints)
+            self._held = replace(model, hints=hints)
 
-    def remove(self, rows: Array, labels: Sequence[Label]) -> None:
-        """Forget samples that were learned; a class without samples left is dropped."""
-        with self._lock:
-            self._held = self.model.remove(rows, labels)
+    def remove(self, rows: Array, labels: Sequence[Label], *, verify: bool = True) -> None:
+        """Forget samples that were learned; a class without samples left is dropped.
 
-    def check_learned(self, rows: Array, labels: Sequence[Label]) -> None:
-        """Raise `NotLearnedError` if samples can't have been learned with these labels.
-
-        Where the samples are not kept, the statistics tell.
+        Raises `NotLearnedError` if they can't have been learned with these labels. Where the
+        samples are not kept, the statistics tell, unless they need not `verify` it.
         """
         with self._lock:
-            model = self.model
-            if model.rows is not None:
-                model.rows.find(rows, labels)
-                return
-            check_learned(model, self.rule, rows, labels)
-
-    def has_learned(self, rows: Array, labels: Sequence[Label]) -> np.ndarray:
-        """Return which samples were learned with these labels.
-
-        Without the samples themselves the statistics tell, of all those of a class together.
-        """
-        kept = self.model.rows
-        if kept is not None:
-            return kept.match(rows, labels) >= 0
-        found, counts = np.zeros(len(labels), bool), self.counts
-        names, groups = group_labels(np.asarray(labels))
-        for i, label in enumerate(names):
-            at = np.flatnonzero(groups == i)
-            if len(at) <= counts.get(label, 0):
-                with suppress(NotLearnedError):
-                    self.check_learned(rows[at], [label] * len(at))
-                    found[at] = True
-        return found
+            check_removable(self.counts, labels)
+            if verify and self.model.rows is None:
+                check_learned(self.model, self.rule, rows, labels)
+            self._take(self.model.remove(rows, labels))
 
     def drop(self, label: Label) -> Model:
         """Drop a class; return what `merge` brings it back with."""
@@ -207,7 +186,7 @@ class Engine:
         """Add all that another model learned; raise if its features or labels are others."""
         with self._lock:
             check_same_map(self.model.map, other.map)
-            check_label_kind(self.model.classes, other.classes[:1].tolist(), "other")
+            check_label_kind(self.counts, other.counts, "other")
             self._held = self.model.merge(other)
 
     def rename(self, old: Label, new: Label) -> None:
@@ -218,8 +197,8 @@ class Engine:
     def copy(self) -> Engine:
         """Return an independent copy; models and solutions, which never change, are shared."""
         with self._lock:
-            twin = Engine(self.parameters)
-            twin.__setstate__(self.__getstate__())
+            twin = Engine(self.parameters, self._held, keep_all=self.keep_all)
+            twin._last, twin._calibrated_for = self._last, self._calibrated_for
             return twin
 
     def frozen(self) -> Engine:
@@ -268,24 +247,12 @@ class Engine:
                 evidence = evidence_of(rule, model.rows or Rows())
             elif len(rule.labels) > 1:  # a single class tells nothing yet
                 evidence = evidence.add(evidence_of(rule, evidence.pending))
-                model = model.having(evidence=evidence)
+                model = replace(model, evidence=evidence)
             found = evidence.calibration(rule.labels, rule.counts, rule.unit)
             solution = replace(solution, calibration=found)
             self._last = Last(model, parameters, solution, rule)
             self._held, self._calibrated_for = model, parameters
             return solution
-
-    def left_out(self, rows: Array, labels: Sequence[Label]) -> tuple[np.ndarray, np.ndarray]:
-        """Answer for learned samples as if each had not been learned.
-
-        Returns the position of their class among all, and the probabilities ``(n, M)``. Their
-        classes have two samples or more.
-        """
-        with self._lock:
-            solution = self.calibrated()
-            lifted = solution.map.lift(rows)
-            own, scores, _ = leave_one_out(self.rule, lifted, labels)
-            return own, softmax(scores / solution.temperature)
 
     # ---------------------------------------------------------------- storage
 

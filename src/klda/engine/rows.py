@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -61,9 +61,9 @@ class Rows:
     """Samples in the order they were learned; each verb returns others."""
 
     chunks: tuple[np.ndarray, ...] = ()  # features of a few thousand samples each
-    labels: np.ndarray = field(default_factory=lambda: np.empty(0, object))
-    numbers: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # running, ascending
-    given: np.ndarray = field(default_factory=lambda: np.empty(0, object))  # ids; None without
+    labels: np.ndarray = field(default_factory=partial(np.empty, 0, object))
+    numbers: np.ndarray = field(default_factory=partial(np.empty, 0, np.int64))  # ascending
+    given: np.ndarray = field(default_factory=partial(np.empty, 0, object))  # ids; None without
     next_number: int = 0  # what the next sample gets; no number is given twice
     # In half precision, features are ``chunk * 2 ** exponent``.
     exponents: np.ndarray | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,7 @@ class Solution:
             distance=rule.novelty,
         )
 
-    @property
+    @cached_property
     def counts(self) -> dict[Label, int]:
         """Samples of each class, sorted by label."""
         return dict(zip(self.classes.tolist(), self.class_counts.tolist(), strict=True))
@@ -220,7 +221,7 @@ class Solution:
         wanted = as_list(among)
         if not wanted:
             raise KldaError("among=[] names no class; give at least one label, or None for all.")
-        wanted = check_labels_known(self.classes, wanted, "among")
+        wanted = check_labels_known(self.counts, wanted, "among")
         if len(set(wanted)) < len(wanted):
             raise KldaError(f"among={wanted!r} names a class twice; give each label once.")
         return np.searchsorted(self.classes, np.array(wanted))

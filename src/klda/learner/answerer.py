@@ -11,10 +11,11 @@ import numpy as np
 from klda import encoders
 from klda.checks import REFUSED, check_count, check_fraction
 from klda.data import Layout
+from klda.engine.checks import check_label_kind
 from klda.engine.engine import Engine
 from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows
-from klda.engine.solution import Answer, Solution
+from klda.engine.solution import Answer, Answers, Solution
 from klda.errors import KldaError
 from klda.inspection.evaluation import Evaluation
 from klda.inspection.explanation import Explanation, explain_rows
@@ -60,7 +61,7 @@ class Answerer:
     @property
     def parameters(self) -> Parameters:
         """How it is solved."""
-        return self._state.parameters
+        return self.engine.parameters
 
     @property
     def refusal(self) -> Refusal | None:
@@ -191,17 +192,23 @@ class Answerer:
         by_class : bool
             Reject by a threshold for each class, where enough of it was learned.
         """
-        state = self._state
+        how: Any = {"text": text, "progress": progress}
         if reject is None or reject is False:
-            solution = state.solved()
-            return solution.answer(self.encode(inputs, text=text, progress=progress)).labels[:, 0]
+            solution = self._state.solved()
+            return solution.answer(self.encode(inputs, **how)).labels[:, 0]
+        answers, limits = self._judged(inputs, reject, by_class=by_class, **how)
+        labels = answers.labels[:, 0]
+        return np.where(answers.novelty <= limits, labels, unknown_like(labels[0]))
+
+    def _judged(
+        self, inputs: Any, reject: Reject, top: int = 1, *, by_class: bool = False, **how: Any
+    ) -> tuple[Answers, float | np.ndarray]:
+        """Answer for inputs; also return the novelty beyond which each is unknown."""
+        state = self._state
         state.check_can_reject(reject)
         solution = state.solved(calibrated=True)
-        rows = self.encode(inputs, text=text, progress=progress)
-        answers = solution.answer(rows, novelty=True)
-        labels = answers.labels[:, 0]
-        known = answers.novelty <= state.limits(solution, labels, reject, by_class=by_class)
-        return np.where(known, labels, unknown_like(solution.classes[0]))
+        answers = solution.answer(self.encode(inputs, **how), top, novelty=True)
+        return answers, state.limits(solution, answers.labels[:, 0], reject, by_class=by_class)
 
     def predict_rows(self, rows: np.ndarray) -> np.ndarray:
         """Answer with the likeliest class of each feature row, as `encode` returns them."""
@@ -216,17 +223,15 @@ class Answerer:
         ``"unknown"`` (or -1), with NaN for a probability; the likeliest classes follow.
         """
         check_count("k", k)
-        state, rejects = self._state, reject is not None and reject is not False
-        if rejects:
-            state.check_can_reject(reject)
-        solution = state.solved(calibrated=True)
-        rows = self.encode(inputs, progress=progress)
-        answers = solution.answer(rows, k, novelty=rejects)
-        limit = state.limits(solution, answers.labels[:, 0], reject) if rejects else np.inf
-        unknown = unknown_like(solution.classes[0]), float("nan")
+        limits: float | np.ndarray = np.inf
+        if reject is None or reject is False:
+            answers = self.solution.answer(self.encode(inputs, progress=progress), k)
+        else:
+            answers, limits = self._judged(inputs, reject, k, progress=progress)
+        unknown = unknown_like(answers.labels[0, 0]), float("nan")
         return [
             one.top if one.known is not False else [unknown, *one.top[: k - 1]]
-            for one in answers.each(limit)
+            for one in answers.each(limits)
         ]
 
     def predict_proba(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
@@ -285,11 +290,7 @@ class Answerer:
         be taken for unknown, by default as :meth:`tune_unknown` chose, or 0.05; False is none.
         `by_class` uses a threshold for each class, where enough of it was learned or tuned.
         """
-        state = self._state
-        state.check_can_reject(reject)
-        solution = state.solved(calibrated=True)
-        answers = solution.answer(self.encode(inputs, progress=progress), novelty=True)
-        limits = state.limits(solution, answers.labels[:, 0], reject, by_class=by_class)
+        answers, limits = self._judged(inputs, reject, by_class=by_class, progress=progress)
         return answers.novelty <= limits
 
     def fit_refusal(
@@ -407,7 +408,7 @@ class Answerer:
         """Find suspected samples among feature rows; see :meth:`suspects`."""
         rows, names, _ = self._samples(rows, labels)
         state = self._state
-        state.check_kind(names, "labels")
+        check_label_kind(state.engine.counts, names, "labels")
         return find_suspects(state.engine.copy(), rows, names)
 
     def suggest(

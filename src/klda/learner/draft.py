@@ -18,7 +18,7 @@ import numpy as np
 
 from klda.data.threads import map_behind
 from klda.engine.arrays import choose_backend
-from klda.engine.checks import check_removable, check_same_parameters
+from klda.engine.checks import check_label_kind, check_same_parameters
 from klda.engine.engine import Engine
 from klda.engine.model import Model
 from klda.engine.parameters import Parameters
@@ -85,9 +85,9 @@ class Draft(State):
 
     def add(self, rows: Any, labels: Sequence[Label], ids: Any = None) -> None:
         """Learn samples, without a note of what undoes it."""
-        if ids is not None and not self.keeps_all:
+        if ids is not None and not self.engine.keep_all:
             raise KldaError("ids are kept only by a learner made with keep='features'.")
-        self.check_kind(labels, "labels")
+        check_label_kind(self.engine.counts, labels, "labels")
         self.engine.add(self.checked_rows(rows), labels, ids)
 
     def learn(self, batches: Iterable[Samples], after: Callable[[], None] | None = None) -> None:
@@ -100,7 +100,7 @@ class Draft(State):
         def add(samples: Samples) -> None:
             nonlocal taught
             self.add(*samples)
-            if taught is not None and not self.keeps_all:  # a ledger has them all
+            if taught is not None and not self.engine.keep_all:  # a ledger has them all
                 few = are_few(self.engine.model, len(taught) + len(samples.rows))
                 taught = taught.add(samples.rows, samples.labels) if few else None
             if after is not None:
@@ -124,7 +124,7 @@ class Draft(State):
         elif after.rows is None and taught is not None and len(taught) == learned:
             part = replace(after.empty(), rows=taught)
         elif after.rows is not None or any(before.counts.values()):
-            part = after.since(before)
+            part = after.beyond(before)
         self._note("learn", part)  # without one, if it is all of the model, and large
 
     def learn_parts(self, samples: Samples, sizes: Sequence[int]) -> None:
@@ -153,11 +153,11 @@ class Draft(State):
             )
         theirs, declared = other.engine.model, self.names.declared
         if self.engine.is_new:
-            check_same_parameters(self.parameters, other.parameters)
-            seed = other.parameters.random_state
-            self.engine.parameters = replace(self.parameters, random_state=seed)
-            self.engine.model = Model.new(theirs.map, keep_all=self.keeps_all)
-        ours, others = vars(self.parameters), vars(other.parameters)
+            check_same_parameters(self.engine.parameters, other.engine.parameters)
+            seed = other.engine.parameters.random_state
+            self.engine.parameters = replace(self.engine.parameters, random_state=seed)
+            self.engine.model = Model.new(theirs.map, keep_all=self.engine.keep_all)
+        ours, others = vars(self.engine.parameters), vars(other.engine.parameters)
         differ = [f"{n}={others[n]!r}, not {ours[n]!r}" for n in MUST_AGREE if others[n] != ours[n]]
         if differ:
             warnings.warn(
@@ -169,7 +169,7 @@ class Draft(State):
         self.names = self.names.merge(other.names)
         part = replace(before.empty(), rows=theirs.rows)
         if theirs.rows is None:
-            part = self.engine.model.since(before)
+            part = self.engine.model.beyond(before)
         new = {k: text for k, text in self.names.declared.items() if k not in declared}
         self._note("learn", part, declared=new)
 
@@ -179,7 +179,7 @@ class Draft(State):
         """Add classes by name, some of them with descriptions."""
         before, self.names = self.names.declared, self.names.declare(classes)
         declared = self.names.declared
-        self.check_kind(list(declared), "classes")
+        check_label_kind(self.engine.counts, declared, "classes")
         self._hint(self._inputs)
         new = {k: v for k, v in declared.items() if before.get(k, ...) != v}
         self._note("declare", declared=new)
@@ -189,7 +189,7 @@ class Draft(State):
         counts = self.engine.counts
         self.names = self.names.only(counts)
         self.refusal = self.refusal and self.refusal.only(counts)
-        can_read = self._inputs.modality == "text" and self.parameters.rule == "auto"
+        can_read = self._inputs.modality == "text" and self.engine.parameters.rule == "auto"
         if not can_read or self.engine.is_new or self.engine.predicts_only:
             return
         try:
@@ -231,30 +231,20 @@ class Draft(State):
 
     # ---------------------------------------------------------------- forgetting
 
-    def forget_at(self, positions: np.ndarray) -> None:
-        """Forget samples given by their positions among those kept."""
-        model = self.engine.model
-        assert model.rows is not None
-        # Samples that were left out beside these tell nothing of the model without them.
-        self.engine.model = model.remove_at(positions).without_evidence()
-        self._note("forget", replace(model.empty(), rows=model.rows.at(positions)))
-
     def forget_ids(self, ids: Sequence[SampleId]) -> None:
         """Forget samples in the ledger."""
-        self.forget_at((self.engine.model.rows or Rows()).of_ids(ids))
+        model = self.engine.model
+        self.engine.model = model.remove_at((model.rows or Rows()).of_ids(ids))
+        self._note("forget", model.beyond(self.engine.model))
 
     def forget_rows(self, rows: np.ndarray, labels: Sequence[Label], *, verify: bool) -> None:
         """Forget samples given by their features."""
         model = self.engine.model
-        check_removable(self.engine.counts, labels)
-        if model.rows is not None:
-            self.forget_at(model.rows.find(rows, labels))
-            return
-        if verify:
-            self.engine.check_learned(rows, labels)
-        self.engine.remove(rows, labels)
-        few = are_few(model, len(rows))
-        part = part_of(model, rows, labels) if few else model.since(self.engine.model)
+        self.engine.remove(rows, labels, verify=verify)
+        if model.rows is None and are_few(model, len(rows)):
+            part = part_of(model, rows, labels)
+        else:
+            part = model.beyond(self.engine.model)
         self._note("forget", part)
 
     def forget_classes(self, labels: Iterable[Label]) -> None:
@@ -279,19 +269,20 @@ class Draft(State):
         first, _, _ = next(model.rows.columns())
         backend = choose_backend(parameters.device, parameters.dtype, first)
         empty = Model.new(parameters.feature_map(first, backend), keep_all=True)
-        self._note("rebuild", model.empty(), parameters=self.parameters.stored())
+        self._note("rebuild", model.empty(), parameters=self.engine.parameters.stored())
         self.engine = Engine(parameters, learned_again(model, empty), keep_all=True)
 
     # ---------------------------------------------------------------- undoing
 
     def turn(self, change: Reversal) -> None:
         """Undo a change, or do it again."""
-        number, parameters = self.next_number, self.parameters.stored()
-        log, model = self.undo.expired().toggle(change, number, self.engine.model, parameters)
+        number, parameters = self.next_number, self.engine.parameters
+        undo = self.undo.expired()
+        log, model = undo.toggle(change, number, self.engine.model, parameters.stored())
         self.undo, self.refusal = log, log.named.refusal
         self.engine.model = model
         if change.kind == "rebuild":  # nothing solved before is of use
-            before = stored.parameters({**change.parameters, "device": self.parameters.device})
+            before = stored.parameters({**change.parameters, "device": parameters.device})
             self.engine = Engine(before, model, keep_all=True)
         in_use = {**change.in_use, **self.names.in_use}
         self.names = replace(self.names, declared=log.named.declared, in_use=in_use)

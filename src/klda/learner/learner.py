@@ -292,7 +292,7 @@ class Learner(PersistentModel):
         if not names:
             raise KldaError("labels is empty: name at least one class to forget.")
         with self.changing("forget", source, undo=undo) as draft:
-            check_labels_known(np.array([*self.classes]), names, "labels")
+            check_labels_known(self.classes, names, "labels")
             if traces := self.traces_of(names):
                 some = ", ".join(map(repr, traces[:3])) + (", ..." if len(traces) > 3 else "")
                 warnings.warn(
@@ -370,8 +370,7 @@ class Learner(PersistentModel):
         had been learned as that class.
         """
         with self.changing("rename", f"{old} -> {new}") as draft:
-            known = np.array([*self.classes])
-            draft.rename(*checked_name(known, as_python(old), new, merge=merge))
+            draft.rename(*checked_name(self.classes, old, new, merge=merge))
         return self
 
     def merge(self, other: Learner, *, allow_same: bool = False) -> Self:

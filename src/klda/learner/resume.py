@@ -272,6 +272,6 @@ def _differences(then: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
 
 def _options(state: State) -> dict[str, Any]:
     """Return what a model was made with, but for the device, which may be another one."""
-    parameters = state.parameters.stored()
+    parameters = state.engine.parameters.stored()
     del parameters["device"]
-    return {"keep": "features" if state.keeps_all else None} | parameters
+    return {"keep": "features" if state.engine.keep_all else None} | parameters

@@ -234,11 +234,11 @@ def pack_state(
         "compact": compact,
         "samples": sum(counts.values()),
         "classes": {str(label): count for label, count in counts.items()},
-        "parameters": state.parameters.stored(),
+        "parameters": state.engine.parameters.stored(),
         "engine": meta,
         "history": list(state.history),
         "names": state.names.pack(),
-        "keep": "features" if state.keeps_all else None,
+        "keep": "features" if state.engine.keep_all else None,
         "foundation_model": foundation,
     }
     if state.refusal is not None:

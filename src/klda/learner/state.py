@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from klda.checks import REFUSED, check_fraction
 from klda.engine.arrays import on_cpu
-from klda.engine.checks import check_label_kind, check_rows
+from klda.engine.checks import check_calibrated, check_rows
 from klda.engine.engine import Engine
 from klda.engine.model import Model
 from klda.engine.parameters import Parameters
@@ -18,7 +18,6 @@ from klda.engine.rows import Rows
 from klda.engine.solution import Solution
 from klda.errors import KldaError
 from klda.inspection.refusal import Refusal
-from klda.labels import Label
 from klda.learner.class_names import ClassNames
 from klda.undo.log import UndoLog
 
@@ -47,16 +46,6 @@ class State:
     next_number: int = 1  # of a change
 
     @property
-    def parameters(self) -> Parameters:
-        """How the engine solves what it learned."""
-        return self.engine.parameters
-
-    @property
-    def keeps_all(self) -> bool:
-        """Whether the rows of all samples are kept: the ledger."""
-        return self.engine.keep_all
-
-    @property
     def model(self) -> Model | None:
         """What was learned; None before anything was."""
         return None if self.engine.is_new else self.engine.model
@@ -64,7 +53,7 @@ class State:
     @property
     def ledger(self) -> Rows | None:
         """Features, labels and ids of the samples learned, if all are kept."""
-        if not self.keeps_all or self.engine.predicts_only:
+        if not self.engine.keep_all or self.engine.predicts_only:
             return None
         return Rows.halved() if self.engine.is_new else self.engine.model.rows
 
@@ -92,8 +81,7 @@ class State:
 
     def solved(self, *, calibrated: bool = False) -> Solution:
         """Return the classifier."""
-        # Not `engine.counts`: that names every class, and one answer needs none of their names.
-        if self.engine.is_new or not len(self.engine.summary.classes):
+        if not self.engine.counts:
             raise KldaError("This learner has no classes yet: learn something before asking it.")
         return self.engine.calibrated() if calibrated else self.engine.solution()
 
@@ -120,21 +108,12 @@ class State:
     def check_can_reject(self, reject: Reject) -> None:
         """Raise if nothing tells known inputs from unknown ones."""
         check_reject(reject)
-        if not self.parameters.calibrated:
-            raise KldaError(
-                "calibrated=False: without it nothing tells known inputs from unknown ones. Make "
-                "the learner with calibrated=True."
-            )
-
-    def check_kind(self, labels: Sequence[Label], parameter: str) -> None:
-        """Raise if labels are strings where the known ones are integers, or the other way round."""
-        if not self.engine.is_new:
-            check_label_kind(self.engine.summary.classes[:1], labels, parameter)
+        check_calibrated(self.engine.parameters)
 
     def checked_rows(self, rows: Any) -> np.ndarray:
         """Return feature rows in the learner's precision; raise if they can't be used."""
         try:
-            rows = np.asarray(on_cpu(rows), self.parameters.dtype)
+            rows = np.asarray(on_cpu(rows), self.engine.parameters.dtype)
         except (TypeError, ValueError) as error:
             raise KldaError(f"rows can't be used: {error}; give rows of numbers.") from error
         if rows.ndim != 2 or not len(rows):

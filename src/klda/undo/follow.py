@@ -94,7 +94,7 @@ def _with_samples(rename: Reversal, own: Model, model: Model, *, adds: bool) -> 
     if part.rows is not None and own.rows is None:
         part = replace(part, rows=None, counted=part.statistics)
     part = part.merge(own) if adds else part.subtract(own)
-    if part.counted is not None and part.rows is None:  # a rename leaves the scatter as it is
+    if part.rows is None:  # a rename leaves the scatter as it is
         nothing = Scatter(model.backend, model.map.n_components)
-        part = replace(part, counted=replace(part.counted, scatter=nothing, n_scattered=0))
+        part = replace(part, counted=replace(part.statistics, scatter=nothing, n_scattered=0))
     return replace(rename, part=part.pack(with_map=False))

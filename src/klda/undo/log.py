@@ -161,7 +161,7 @@ class UndoLog:
                 log, found = replace(log, changes=changes), found.subtract(gone)
             if back is not None:
                 changes, back = follow(log.changes, change, back, model, adds=True)
-                check_label_kind(found.classes[:1], list(back.counts), f"change {change.number}")
+                check_label_kind(found.counts, back.counts, f"change {change.number}")
                 log, found = replace(log, changes=changes), found.merge(back)
         except NotLearnedError:
             raise UndoError(
