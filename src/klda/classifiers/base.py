@@ -12,18 +12,13 @@ from sklearn.utils.validation import validate_data
 
 from klda.checks import REFUSED, check_count, check_fraction
 from klda.classifiers.validation import checked_batch, checked_samples, not_fitted
-from klda.engine.checks import (
-    check_calibrated,
-    check_labels_known,
-    check_same_parameters,
-    checked_name,
-)
+from klda.engine.checks import check_calibrated, check_same_parameters
 from klda.engine.engine import Engine
 from klda.engine.model import Model
 from klda.engine.parameters import Parameters
 from klda.engine.solution import Answer, Solution, softmax
 from klda.errors import KldaError
-from klda.labels import Label
+from klda.labels import Label, check_labels_known, checked_name
 
 
 class ScoringClassifier(ClassifierMixin, BaseEstimator):

@@ -14,9 +14,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
 from klda.engine.arrays import Array, is_torch
-from klda.engine.checks import check_label_kind, check_rows
+from klda.engine.checks import check_rows
 from klda.errors import KldaError
-from klda.labels import Label, check_names, plain_labels
+from klda.labels import Label, check_label_kind, check_names, plain_labels
 
 MOST_DENSE = 2**31  # bytes that sparse rows may have as an array
 

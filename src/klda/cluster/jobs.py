@@ -17,10 +17,10 @@ from klda.cluster.rows import Part, cut, is_dataset, open_rows
 from klda.cluster.workers import packed
 from klda.data import Batch, Layout, read
 from klda.data.threads import read_ahead
-from klda.engine.checks import check_label_kind
 from klda.engine.engine import Engine
 from klda.engine.model import Model
 from klda.errors import KldaError, require
+from klda.labels import check_label_kind
 from klda.learner import Learner
 from klda.progress import Show, progress_bar
 

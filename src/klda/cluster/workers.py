@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from klda.cluster.connection import ClusterError
 from klda.data import Batch
+from klda.engine.arrays import Packed
 from klda.engine.engine import Engine
 from klda.errors import KldaError, require
 from klda.inspection.refusal import Refusal
@@ -21,7 +22,6 @@ from klda.learner.inputs import InputEncoder
 from klda.learner.state import State
 from klda.storage.stored import parameters as stored_parameters
 
-Packed = tuple[dict[str, np.ndarray], dict[str, Any]]
 Given = tuple[dict[str, Any], Refusal | None, dict[str, np.ndarray], dict[str, Any]]
 
 

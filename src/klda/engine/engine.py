@@ -8,16 +8,16 @@ it was.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from klda.engine.arrays import Array, Backend, choose_backend
+from klda.engine.arrays import Array, Arrays, Backend, Meta, Packed, choose_backend
 from klda.engine.calibration import Evidence
 from klda.engine.check_learned import check_learned
-from klda.engine.checks import check_label_kind, check_removable, check_same_map
+from klda.engine.checks import check_same_map
 from klda.engine.feature_map import KernelMap
 from klda.engine.leave_one_out import evidence_of
 from klda.engine.model import Model
@@ -27,7 +27,7 @@ from klda.engine.rule import Rule
 from klda.engine.solution import Solution
 from klda.engine.solve import solve
 from klda.errors import KldaError
-from klda.labels import Label
+from klda.labels import Label, check_label_kind, check_removable
 
 
 class PredictionOnlyError(KldaError):
@@ -35,7 +35,7 @@ class PredictionOnlyError(KldaError):
 
 
 # A packed model and its backend, to be read when something is to be learned.
-Stored: TypeAlias = tuple[Mapping[str, np.ndarray], Mapping[str, Any], Backend]
+Stored: TypeAlias = tuple[Arrays, Meta, Backend]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,9 +51,9 @@ class Last:
 class Engine:
     """A model, how it is solved, its last solution and the lock.
 
-    A model comes as it is or as it was stored. There is none if nothing was learned yet, and none
-    beside a solution that can only answer. The first samples make one, which with ``keep_all``
-    keeps the rows of all. `parameters` may be replaced at any time.
+    The model is None before the first samples, and in an engine that can only predict; one that was
+    stored is read on first use. With ``keep_all`` the rows of all samples are kept. `parameters`
+    may be replaced at any time.
     """
 
     def __init__(
@@ -98,13 +98,15 @@ class Engine:
         with self._lock:
             if isinstance(held := self._held, Model):
                 return held
+            if self.is_new:
+                raise KldaError("Nothing was learned yet: learn something first.")
             if held is None:
                 raise PredictionOnlyError(
                     "This model can predict, but not learn, forget or merge: it was saved with "
                     "compact=True, or is the frozen view of another one. Use that one, or a model "
                     "saved without compact=True."
                 )
-            model = Model.read(*held)
+            model = Model.unpack(*held)
             self._last = self._last and replace(self._last, of=model)
             self._held = model
             return model
@@ -173,7 +175,7 @@ class Engine:
         with self._lock:
             check_removable(self.counts, labels)
             if verify and self.model.rows is None:
-                check_learned(self.model, self.rule, rows, labels)
+                check_learned(self.model, self.solved_rule(), rows, labels)
             self._take(self.model.remove(rows, labels))
 
     def drop(self, label: Label) -> Model:
@@ -187,7 +189,7 @@ class Engine:
         with self._lock:
             check_same_map(self.model.map, other.map)
             check_label_kind(self.counts, other.counts, "other")
-            self._held = self.model.merge(other)
+            self._take(self.model.merge(other))
 
     def rename(self, old: Label, new: Label) -> None:
         """Give a class another name; that of another class joins the two, exactly."""
@@ -212,26 +214,20 @@ class Engine:
         with self._lock:
             last = self._last
             if last is None or (last.of, last.parameters) != (self._held, self.parameters):
-                last = self._solve()
+                self.solved_rule()
+                last = self._last
+            assert last is not None
             return last.solution
 
-    @property
-    def rule(self) -> Rule:
-        """What the solution is made of."""
+    def solved_rule(self) -> Rule:
+        """Return what the solution is made of; a stored solution is solved again for it."""
         with self._lock:
-            rule = self._solve().rule
-            assert rule is not None
+            model, last = self.model, self._last
+            rule, now = None if last is None else last.rule, (model, self.parameters)
+            if last is None or rule is None or (last.of, last.parameters) != now:
+                rule = solve(model, self.parameters, rule)
+                self._last = Last(model, self.parameters, Solution.of(rule), rule)
             return rule
-
-    def _solve(self) -> Last:
-        """Solve the model as it is now, unless that was done here."""
-        model, last = self.model, self._last
-        rule = None if last is None else last.rule
-        if last is not None and rule and (last.of, last.parameters) == (model, self.parameters):
-            return last
-        rule = solve(model, self.parameters, rule)
-        self._last = Last(model, self.parameters, Solution.of(rule), rule)
-        return self._last
 
     def calibrated(self) -> Solution:
         """Return the solution with all that the evidence says about it."""
@@ -239,7 +235,7 @@ class Engine:
             solution, parameters = self.solution(), self.parameters
             if not parameters.calibrated or solution.calibration or self.predicts_only:
                 return solution
-            model, rule = self.model, self.rule
+            model, rule = self.model, self.solved_rule()
             if self._calibrated_for.scoring() != parameters.scoring():
                 model = model.without_evidence()
             evidence = model.evidence
@@ -256,16 +252,13 @@ class Engine:
 
     # ---------------------------------------------------------------- storage
 
-    def pack(
-        self, *, compact: bool = False, solved: bool = True
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def pack(self, *, compact: bool = False, solved: bool = True) -> Packed:
         """Return named arrays and JSON-able values: ``compact`` without the model.
 
         Not ``solved``, the model alone, without the time that solving takes.
         """
         with self._lock:
-            arrays: dict[str, np.ndarray] = {}
-            meta: dict[str, Any] = {"compact": compact, "keeps": {}}
+            arrays, meta = Packed({}, {"compact": compact, "keeps": {}})
             if solved:
                 solution = self.calibrated()
                 own, meta["solution"] = solution.pack()
@@ -276,16 +269,11 @@ class Engine:
                 own, meta["model"] = self.model.pack()
                 arrays |= own
                 meta["keeps"] = self.model.keeps
-            return arrays, meta
+            return Packed(arrays, meta)
 
     @classmethod
     def unpack(
-        cls,
-        arrays: Mapping[str, np.ndarray],
-        meta: Mapping[str, Any],
-        parameters: Parameters,
-        *,
-        keep_all: bool = False,
+        cls, arrays: Arrays, meta: Meta, parameters: Parameters, *, keep_all: bool = False
     ) -> Engine:
         """Return what `pack` described; a model is read when it is needed."""
         backend, solution = choose_backend(parameters.device, parameters.dtype), None

@@ -14,14 +14,24 @@ asked for, because samples are left out of the model as it is at that moment.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from klda.engine.arrays import Array, Backend, add_prefix, is_finite, row_blocks, strip_prefix
+from klda.engine.arrays import (
+    Array,
+    Arrays,
+    Backend,
+    Meta,
+    Packed,
+    add_prefix,
+    is_finite,
+    row_blocks,
+    strip_prefix,
+)
 from klda.engine.calibration import MOST_PENDING, Evidence
 from klda.engine.feature_map import FeatureMap, IdentityMap, unpack_map
 from klda.engine.rows import Rows
@@ -282,14 +292,13 @@ class Model:
 
     # ---------------------------------------------------------------- storage
 
-    def pack(self, *, with_map: bool = True) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def pack(self, *, with_map: bool = True) -> Packed:
         """Return all of it as named arrays and JSON-able values.
 
         Without the feature map, which has to be given when the model is unpacked, statistics that
         follow from the rows are left out too.
         """
         arrays, meta = self.map.pack() if with_map else ({}, {})
-        arrays = add_prefix("map/", arrays)
         classes = list(self.counts)
         meta |= {
             "n_features": self.n_features,
@@ -297,40 +306,47 @@ class Model:
             "counts": list(self.counts.values()),
             "most_rows": self.most_rows,
         }
+        evidence = add_prefix("evidence/", self.evidence.pack(classes))
+        packed = Packed(add_prefix("map/", arrays) | evidence, meta)
         some = {"rows": self.rows, "hints": self.hints, "pending": self.evidence.pending}
         for name, kept in some.items():
             if kept is not None and (len(kept) or name == "rows"):
-                own, meta[name] = kept.pack()
-                arrays |= add_prefix(f"{name}/", own)
+                packed.put(name, kept.pack())
         if self.rows is None or (with_map and len(self.rows) > self.map.n_components // 2):
-            own, meta["statistics"] = self.statistics.pack()
-            arrays |= add_prefix("statistics/", own)
-        arrays |= add_prefix("evidence/", self.evidence.pack(classes))
-        return add_prefix("learn/", arrays), meta
+            packed.put("statistics", self.statistics.pack())
+        return Packed(add_prefix("learn/", packed.arrays), meta)
 
     @classmethod
     def unpack(
-        cls,
-        arrays: Mapping[str, np.ndarray],
-        meta: Mapping[str, Any],
-        backend: Backend,
-        feature_map: FeatureMap | None = None,
+        cls, arrays: Arrays, meta: Meta, backend: Backend, feature_map: FeatureMap | None = None
     ) -> Model:
-        """Return the model that `pack` described."""
-        arrays = strip_prefix("learn/", arrays)
+        """Return the model that `pack` described; its arrays may have been damaged since."""
+        packed = Packed(strip_prefix("learn/", arrays), dict(meta))
+        for name, array in packed.arrays.items():
+            if not is_finite(array):
+                raise DamagedModelError(f"{name!r} holds values that are not finite")
+        try:
+            return cls._unpacked(packed, backend, feature_map)
+        except MemoryError:
+            raise
+        except Exception as error:  # values that can't be right may raise anything
+            raise DamagedModelError(f"{type(error).__name__}: {error}") from error
+
+    @classmethod
+    def _unpacked(cls, packed: Packed, backend: Backend, feature_map: FeatureMap | None) -> Model:
+        arrays, meta = packed
         if feature_map is None:
             feature_map = unpack_map(
                 strip_prefix("map/", arrays), meta, meta["n_features"], backend
             )
         rows, hints, pending = (
-            Rows.unpack(strip_prefix(f"{name}/", arrays), meta[name]) if name in meta else None
+            Rows.unpack(*packed.part(name)) if name in meta else None
             for name in ("rows", "hints", "pending")
         )
         counts = {k: n for k, n in zip(meta["classes"], meta["counts"], strict=True) if n}
         counted = None
         if "statistics" in meta:
-            own = strip_prefix("statistics/", arrays)
-            counted = ClassStatistics.unpack(own, meta["statistics"], counts, backend)
+            counted = ClassStatistics.unpack(*packed.part("statistics"), counts, backend)
         evidence = Evidence.unpack(strip_prefix("evidence/", arrays), meta["classes"])
         evidence = replace(evidence, pending=pending or Rows())
         model = cls(feature_map, meta["most_rows"], rows, hints or Rows(), evidence, counted)
@@ -339,18 +355,3 @@ class Model:
         if not known or any(chunk.shape[1:] != (feature_map.n_features,) for chunk in chunks):
             raise ValueError("the parts of the model do not agree with each other")
         return model
-
-    @classmethod
-    def read(
-        cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], backend: Backend
-    ) -> Model:
-        """Return a stored model; its arrays may have been damaged since it was stored."""
-        for name, array in arrays.items():
-            if name.startswith(("learn/", "predict/")) and not is_finite(array):
-                raise DamagedModelError(f"{name!r} holds values that are not finite")
-        try:
-            return cls.unpack(arrays, meta, backend)
-        except MemoryError:
-            raise
-        except Exception as error:  # values that can't be right may raise anything
-            raise DamagedModelError(f"{type(error).__name__}: {error}") from error

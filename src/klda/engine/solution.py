@@ -11,12 +11,11 @@ import numpy as np
 
 from klda.engine.arrays import Array, Backend, add_prefix, row_blocks, strip_prefix
 from klda.engine.calibration import Calibration
-from klda.engine.checks import check_labels_known
 from klda.engine.feature_map import FeatureMap, KernelMap, unpack_map
 from klda.engine.novelty import RelativeMahalanobis
 from klda.engine.rule import Rule
 from klda.errors import KldaError
-from klda.labels import Label, as_list
+from klda.labels import Label, as_list, check_labels_known
 
 # Scores that answers are made of at once, because that takes several arrays of their size.
 ANSWERED_BYTES = {"cpu": 8 << 20, "gpu": 1 << 30}

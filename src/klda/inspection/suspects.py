@@ -111,7 +111,7 @@ def _learned(engine: Engine, rows: np.ndarray, labels: Sequence[Label]) -> np.nd
         at = np.flatnonzero(groups == i)
         if len(at) <= counts.get(label, 0):
             with suppress(NotLearnedError):
-                check_learned(model, engine.rule, rows[at], [label] * len(at))
+                check_learned(model, engine.solved_rule(), rows[at], [label] * len(at))
                 learned[at], whole[at] = True, len(at) == counts[label]
     return learned if 2 * whole.sum() >= len(rows) else whole
 
@@ -121,8 +121,8 @@ def label_chances(
 ) -> tuple[np.ndarray, list[Label | None], list[float | None]]:
     """Return the probability of each sample's label, and the likeliest other one with its own.
 
-    All as if the sample, which it was, had not been learned; of a class's only sample nothing can
-    be said.
+    Each sample was learned, but is scored as if it had not been. The only sample of a class can't
+    be scored.
     """
     chance = np.ones(len(rows))
     suggested: list[Label | None] = [None] * len(rows)
@@ -135,7 +135,7 @@ def label_chances(
     for start in range(0, len(chosen), AT_ONCE):
         some = chosen[start : start + AT_ONCE]
         lifted = solution.map.lift(rows[some])
-        own, scores, _ = leave_one_out(engine.rule, lifted, [labels[i] for i in some])
+        own, scores, _ = leave_one_out(engine.solved_rule(), lifted, [labels[i] for i in some])
         found = softmax(scores / solution.temperature)
         pick = np.arange(len(some))
         chance[some] = found[pick, own]

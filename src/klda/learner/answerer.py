@@ -11,7 +11,6 @@ import numpy as np
 from klda import encoders
 from klda.checks import REFUSED, check_count, check_fraction
 from klda.data import Layout
-from klda.engine.checks import check_label_kind
 from klda.engine.engine import Engine
 from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows
@@ -24,8 +23,16 @@ from klda.inspection.refusal import Refusal, Tuning, fit_refusal
 from klda.inspection.suggestions import Suggestion, find_suggestions
 from klda.inspection.suspects import Suspect, find_suspects
 from klda.inspection.tables import html_table, text_table
-from klda.labels import Label, as_python, check_one_each, label_list, similar_names, unknown_like
-from klda.learner.inputs import InputEncoder, Labels, Samples
+from klda.labels import (
+    Label,
+    as_python,
+    check_label_kind,
+    check_one_each,
+    label_list,
+    similar_names,
+    unknown_like,
+)
+from klda.learner.inputs import EncodedSamples, InputEncoder, Labels
 from klda.learner.state import Reject, State, check_reject
 from klda.progress import Show
 
@@ -164,11 +171,13 @@ class Answerer:
         """
         return self._state.checked_rows(self.inputs.encode(inputs, text=text, progress=progress))
 
-    def _samples(self, rows: Any, labels: Any, ids: Sequence[str | None] | None = None) -> Samples:
+    def _samples(
+        self, rows: Any, labels: Any, ids: Sequence[str | None] | None = None
+    ) -> EncodedSamples:
         """Check feature rows and their labels where they come in."""
         rows, names = self._state.checked_rows(rows), label_list(labels)
         check_one_each(rows, names, "rows")
-        return Samples(rows, names, ids)
+        return EncodedSamples(rows, names, ids)
 
     def predict(
         self,
@@ -370,7 +379,7 @@ class Answerer:
         """
         solution, layout = self.solution, Layout(text, label)
         found: list[tuple[np.ndarray, ...]] = []  # labels, answers, probabilities
-        for rows, names, _ in self.inputs.samples(
+        for rows, names, _ in self.inputs.encoded_batches(
             inputs, labels, layout, self.classes, progress=progress
         ):
             answers = solution.answer(self._state.checked_rows(rows))
@@ -391,14 +400,15 @@ class Answerer:
         """Find samples whose labels are probably wrong, and samples that are there twice.
 
         Each sample is answered as if it had not been learned, by what was learned so far and all
-        the other samples; nothing is learned. A learner that knows nothing yet will do.
+        the other samples. That takes a copy that learns them: a compact model or a frozen view
+        can't. A learner that knows nothing yet will do.
         Parameters are those of :meth:`klda.Learner.learn`; the samples may be learned or not. If a
         model does not keep samples, give all that were learned, or only new ones. Unlikely labels
         come first, the least likely at the top; then near-duplicates with different labels; then
         duplicates.
         """
         layout, known = Layout(text, label), self.classes
-        parts = list(self.inputs.samples(inputs, labels, layout, known, progress=progress))
+        parts = list(self.inputs.encoded_batches(inputs, labels, layout, known, progress=progress))
         if not parts:
             raise KldaError("inputs is empty: there is nothing to check.")
         rows = np.concatenate([rows for rows, _, _ in parts])

@@ -18,18 +18,18 @@ import numpy as np
 
 from klda.data.threads import map_behind
 from klda.engine.arrays import choose_backend
-from klda.engine.checks import check_label_kind, check_same_parameters
+from klda.engine.checks import check_same_parameters
 from klda.engine.engine import Engine
 from klda.engine.model import Model
 from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows, SampleId
 from klda.errors import KldaError
 from klda.inspection.refusal import Refusal
-from klda.labels import Label
-from klda.learner.inputs import InputEncoder, Samples
+from klda.labels import Label, check_label_kind, check_labels_known
+from klda.learner.inputs import EncodedSamples, InputEncoder
 from klda.learner.state import State
 from klda.storage import stored
-from klda.undo.reversal import Reversal, are_few, learned_again, part_of, part_of_classes
+from klda.undo.change import UndoableChange, are_few, learned_again, part_of, part_of_classes
 
 # Older entries are dropped: a service that learns all day must not grow forever.
 HISTORY_LENGTH = 1000
@@ -45,7 +45,7 @@ class Draft(State):
         super().__init__(**vars(before) | {"engine": before.engine.copy()})
         self.before, self._inputs = before, inputs
         # The changes made to it, each with the number of samples per class after it.
-        self._done: list[tuple[Reversal, Counts]] = []
+        self._done: list[tuple[UndoableChange, Counts]] = []
 
     def finished(self, action: str, source: str | Path | None, noted: Mapping[str, Any]) -> State:
         """Return the state that takes the place of the one before, with its history written."""
@@ -78,7 +78,7 @@ class Draft(State):
     ) -> None:
         """Take note of a change and of the part that undoes it."""
         packed = None if part is None else part.pack(with_map=kind == "rebuild")
-        change = Reversal(kind=kind, part=packed, **what)
+        change = UndoableChange(kind=kind, part=packed, **what)
         self._done.append((change, after or self.engine.counts))
 
     # ---------------------------------------------------------------- learning
@@ -90,14 +90,16 @@ class Draft(State):
         check_label_kind(self.engine.counts, labels, "labels")
         self.engine.add(self.checked_rows(rows), labels, ids)
 
-    def learn(self, batches: Iterable[Samples], after: Callable[[], None] | None = None) -> None:
+    def learn(
+        self, batches: Iterable[EncodedSamples], after: Callable[[], None] | None = None
+    ) -> None:
         """Learn samples batch by batch, of a stream while it makes the next.
 
         `after` is called after each.
         """
         taught: Rows | None = Rows()  # the samples; None if they take more than the statistics
 
-        def add(samples: Samples) -> None:
+        def add(samples: EncodedSamples) -> None:
             nonlocal taught
             self.add(*samples)
             if taught is not None and not self.engine.keep_all:  # a ledger has them all
@@ -127,7 +129,7 @@ class Draft(State):
             part = after.beyond(before)
         self._note("learn", part)  # without one, if it is all of the model, and large
 
-    def learn_parts(self, samples: Samples, sizes: Sequence[int]) -> None:
+    def learn_parts(self, samples: EncodedSamples, sizes: Sequence[int]) -> None:
         """Learn samples as so many changes, each of so many of them."""
         rows, labels, ids = samples
         counts, ends = Counter(self.engine.counts), np.cumsum(sizes).tolist()
@@ -137,7 +139,8 @@ class Draft(State):
         for start, end in zip([0, *ends], ends, strict=False):
             own = slice(start, end)
             counts.update(labels[own])
-            part = part_of(self.engine.model, rows[own], labels[own], ids and ids[own])
+            own_ids = None if ids is None else ids[own]
+            part = part_of(self.engine.model, rows[own], labels[own], own_ids)
             after = dict(sorted(counts.items()))
             self._note("learn", part if self.undo.seconds else None, after)
 
@@ -167,9 +170,12 @@ class Draft(State):
         before = self.engine.model
         self.engine.merge(theirs)
         self.names = self.names.merge(other.names)
-        part = replace(before.empty(), rows=theirs.rows)
-        if theirs.rows is None:
+        if (rows := theirs.rows) is None:
             part = self.engine.model.beyond(before)
+        else:
+            if not self.engine.keep_all:  # it took no ids
+                rows = replace(rows, given=np.full(len(rows), None))
+            part = replace(before.empty(), rows=rows)
         new = {k: text for k, text in self.names.declared.items() if k not in declared}
         self._note("learn", part, declared=new)
 
@@ -240,6 +246,7 @@ class Draft(State):
     def forget_rows(self, rows: np.ndarray, labels: Sequence[Label], *, verify: bool) -> None:
         """Forget samples given by their features."""
         model = self.engine.model
+        check_labels_known(model.counts, labels, "labels")
         self.engine.remove(rows, labels, verify=verify)
         if model.rows is None and are_few(model, len(rows)):
             part = part_of(model, rows, labels)
@@ -274,11 +281,11 @@ class Draft(State):
 
     # ---------------------------------------------------------------- undoing
 
-    def turn(self, change: Reversal) -> None:
+    def undo_or_redo(self, change: UndoableChange) -> None:
         """Undo a change, or do it again."""
         number, parameters = self.next_number, self.engine.parameters
         undo = self.undo.expired()
-        log, model = undo.toggle(change, number, self.engine.model, parameters.stored())
+        log, model = undo.undo_or_redo(change, number, self.engine.model, parameters.stored())
         self.undo, self.refusal = log, log.named.refusal
         self.engine.model = model
         if change.kind == "rebuild":  # nothing solved before is of use

@@ -14,16 +14,24 @@ import numpy as np
 from klda import encoders
 from klda.data import Layout
 from klda.encoders.encoder import gamma_for
-from klda.engine.checks import check_labels_known, checked_name
 from klda.engine.engine import Engine
 from klda.engine.parameters import Parameters
 from klda.engine.rows import SampleId
 from klda.errors import KldaError
 from klda.inspection.refusal import Refusal, Tuning
-from klda.labels import Label, SimilarClassWarning, as_list, as_python, check_one_each, did_you_mean
+from klda.labels import (
+    Label,
+    SimilarClassWarning,
+    as_list,
+    as_python,
+    check_labels_known,
+    check_one_each,
+    checked_name,
+    did_you_mean,
+)
 from klda.learner.class_names import ClassNames
 from klda.learner.draft import Draft
-from klda.learner.inputs import InputEncoder, Labels, Samples, check_same_features
+from klda.learner.inputs import EncodedSamples, InputEncoder, Labels, check_same_features
 from klda.learner.saving import PersistentModel
 from klda.learner.state import State, chosen_parameters
 from klda.undo.log import KEPT_SECONDS, UndoLog
@@ -53,7 +61,8 @@ class Learner(PersistentModel):
     keep : {None, "features"}
         ``"features"`` keeps a ledger of the features learned, in half precision: classes and single
         samples can then be forgotten exactly, and the classifier rebuilt. By default no text and no
-        image is kept, and rows of numbers only while they are fewer than half the random features.
+        image is kept, and rows of numbers only while there are at most half as many samples as
+        random features.
     names : bool
         For texts: the name of a class counts beside its samples while they are few, as far as names
         prove to tell classes apart.
@@ -166,7 +175,7 @@ class Learner(PersistentModel):
             Show a progress bar if standard error is a terminal.
         """
         how: Any = {"ignore_case": ignore_case, "progress": progress}
-        samples: Iterable[Samples] = self.inputs.samples(
+        samples: Iterable[EncodedSamples] = self.inputs.encoded_batches(
             inputs, labels, Layout(text, label), self.classes, ids, **how
         )
         if labels is not None:
@@ -220,8 +229,8 @@ class Learner(PersistentModel):
     def _warn_of_similar(self, draft: Draft) -> None:
         """Warn of new classes that look like others: what was meant is probably the larger one."""
         counts, known = draft.engine.counts, self.classes
-        new = [label for label in counts if label not in known]
-        if similar := self.similar_classes(sorted(new, key=counts.__getitem__, reverse=True)):
+        new = sorted(counts.keys() - known.keys(), key=lambda label: (-counts[label], label))
+        if new and (similar := self.similar_classes(new)):
             warnings.warn(did_you_mean(similar), SimilarClassWarning, stacklevel=3)
 
     def declare(self, classes: Label | Sequence[Label] | Mapping[Label, str | None]) -> Self:
@@ -409,7 +418,7 @@ class Learner(PersistentModel):
         with self._lock:
             change = self._state.undo.expired().find(number)
             with self.changing("undo", undoes=change.latest) as draft:
-                draft.turn(change)
+                draft.undo_or_redo(change)
             entries = {entry["number"]: entry for entry in self._state.history}
             return dict(entries.get(change.latest, {"number": change.number}))
 

@@ -225,7 +225,7 @@ class ResumableLearn:
                     self._save_checkpoint(draft, learner.foundation)
 
             self._due = time.monotonic() + self.every
-            draft.learn(learner.inputs.samples(read(), progress=progress), note)
+            draft.learn(learner.inputs.encoded_batches(read(), progress=progress), note)
 
     def _save_checkpoint(self, draft: State, foundation: dict[str, Any]) -> None:
         start = time.monotonic()

@@ -9,10 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-
 from klda import encoders
-from klda.engine.arrays import add_prefix, strip_prefix
+from klda.engine.arrays import Packed
 from klda.engine.engine import Engine
 from klda.errors import KldaError
 from klda.inspection.quality import quality_of
@@ -22,8 +20,8 @@ from klda.learner.class_names import ClassNames
 from klda.learner.inputs import InputEncoder
 from klda.learner.state import State
 from klda.storage import folder, stored
+from klda.undo.change import Named
 from klda.undo.log import KEPT_SECONDS, UndoLog
-from klda.undo.reversal import Named
 
 
 class PersistentModel(Answerer):
@@ -32,8 +30,8 @@ class PersistentModel(Answerer):
     Attributes
     ----------
     extras : dict
-        JSON-able values of others, saved in the folder beside the model and kept by later saves
-        to that folder.
+        JSON values that other programs, such as the service, keep in the model folder. Later saves
+        to that folder keep them.
     """
 
     def __init__(self, inputs: InputEncoder, state: State, extras: Mapping[str, Any]) -> None:
@@ -59,7 +57,7 @@ class PersistentModel(Answerer):
     def ready(self) -> Self:
         """Return a copy that has solved what it learned: its next change need not wait for that."""
         twin, engine = self.copy(), self.engine.copy()
-        engine.rule  # noqa: B018  (a stored solution has none: that takes a solve)
+        engine.solved_rule()  # also where the solution was stored
         twin._state = replace(twin._state, engine=engine)
         return twin
 
@@ -77,9 +75,7 @@ class PersistentModel(Answerer):
         """The model folder that this learner was loaded from or last saved to."""
         return None if self._origin is None else self._origin[0]
 
-    def pack(
-        self, *, compact: bool = False, solved: bool = True
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def pack(self, *, compact: bool = False, solved: bool = True) -> Packed:
         """Return the arrays and the document that :meth:`save` writes.
 
         Later changes leave them alone, so another thread can write them with
@@ -133,7 +129,8 @@ class PersistentModel(Answerer):
 
         twin = self.copy()
         # The features in it are nobody else's business.
-        twin._state = replace(self._state, undo=UndoLog(first=self._state.undo.named))
+        undo = self._state.undo
+        twin._state = replace(self._state, undo=UndoLog(undo.seconds, first=undo.named))
         return hub.push(twin.save, name, private=private, token=token, message=message)
 
     @classmethod
@@ -223,19 +220,18 @@ class PersistentModel(Answerer):
 
 def pack_state(
     state: State, foundation: Mapping[str, Any], *, compact: bool = False, solved: bool = True
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+) -> Packed:
     """Return the arrays and the document of a state; see `PersistentModel.pack`."""
-    arrays: dict[str, np.ndarray] = {}
-    meta: dict[str, Any] = {"compact": compact, "keeps": {}}
+    packed = Packed({}, {"compact": compact, "keeps": {}})
     if not state.engine.is_new:
-        arrays, meta = state.engine.pack(compact=compact, solved=solved)
+        packed = state.engine.pack(compact=compact, solved=solved)
     counts = state.engine.counts
     document = {
         "compact": compact,
         "samples": sum(counts.values()),
         "classes": {str(label): count for label, count in counts.items()},
         "parameters": state.engine.parameters.stored(),
-        "engine": meta,
+        "engine": packed.meta,
         "history": list(state.history),
         "names": state.names.pack(),
         "keep": "features" if state.engine.keep_all else None,
@@ -243,13 +239,12 @@ def pack_state(
     }
     if state.refusal is not None:
         document["refusal"] = state.refusal.pack()
-    undo = state.undo.expired()
+    packed, undo = Packed(packed.arrays, document), state.undo.expired()
     if (undo.changes or undo.seconds != KEPT_SECONDS) and not compact:
-        own, document["undo"] = undo.pack()
-        arrays |= add_prefix("undo/", own)
+        packed.put("undo", undo.pack())
     if solved:
         document["quality"] = quality_of(state.engine.calibrated()).summary()
-    return arrays, document
+    return packed
 
 
 def unpack_state(
@@ -275,7 +270,7 @@ def unpack_state(
         refusal = Refusal.unpack(document["refusal"]).only(counts)
     undo = UndoLog(first=Named(names.declared, refusal))
     if "undo" in document:
-        undo = UndoLog.unpack(strip_prefix("undo/", arrays), document["undo"], undo.first)
+        undo = UndoLog.unpack(*Packed(arrays, document).part("undo"), undo.first)
     history = stored.numbered(document["history"])
     state = State(
         engine=engine,
