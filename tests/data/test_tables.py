@@ -150,6 +150,11 @@ BROKEN = {  # beside the faults of tests/data/exports.py
     "empty jsonl": ("a.jsonl", b"", "is empty"),
     "not JSON": ("a.jsonl", b'{"text": "a", "label": "b"}\n{"text": \n', "line 2.*not JSON"),
     "not an object": ("a.jsonl", b"[1, 2]\n", "row 1.*one JSON object"),
+    "two arrays": (
+        "a.json",
+        b'[{"text": "a", "label": "b"}]\n[{"text": "c", "label": "d"}]\n',
+        "row 2.*something follows the array",
+    ),
     "null text": ("a.jsonl", b'{"text": null, "label": "b"}\n', "line 1: the text is empty"),
     "text is a number": (
         "a.jsonl",

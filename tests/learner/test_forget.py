@@ -26,6 +26,16 @@ def learner(request):
     return taught(n=30, **KINDS[request.param])
 
 
+def test_declared_classes_still_answer_when_every_sample_is_forgotten():
+    learner = Learner("ngrams", classifier={"n_components": 300, "random_state": 0})
+    texts = [f"{word} {i}" for word in ("parcel", "password") for i in range(100)]
+    labels = ["delivery"] * 100 + ["account"] * 100
+    learner.learn(texts, labels).declare(["card", "refund"])
+    learner.predict(["my card"])  # what was chosen for the samples is not used without them
+    learner.forget("delivery", texts[:100]).forget("account", texts[100:])
+    assert learner.predict(["my card", "a refund"]).tolist() == ["card", "refund"]
+
+
 def test_forgetting_a_class_with_its_rows_equals_never_having_learned_it(learner):
     never = Learner("features", classifier=learner.parameters, keep=learner.ledger and "features")
     assert_same_scores(learner.forget("b", rows_of("b", 30)), never.learn(*samples("acd", 30)))

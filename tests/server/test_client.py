@@ -58,6 +58,7 @@ def test_it_answers_as_the_learner_does(address, features_model):
         rejected = client.predict(x, reject=0.05)
         assert rejected.tolist() == learner.predict(x, reject=0.05).tolist()
         assert rejected[-1] == "unknown"
+        assert client.predict(x, reject=False).tolist() == client.predict(x).tolist()
         assert client.evaluate(x, y).accuracy == learner.evaluate(x, y).accuracy == 5 / 6
         with pytest.raises(KldaError, match=r"reject=0.2 .* 0.05"):
             client.predict(x, reject=0.2)

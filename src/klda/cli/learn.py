@@ -92,7 +92,7 @@ def learn(
 
     The model folder is created if it does not exist. Rows are read, encoded and learned in batches,
     so a file may be larger than memory. No text and no image is kept, only statistics; and, as long
-    as there are fewer than half as many samples as random features, one row of numbers per sample.
+    as there are at most half as many samples as random features, one row of numbers per sample.
     The model changes once, at the end: a command that fails, is interrupted or is killed leaves it
     as it was. A long one saves its progress every few minutes, and **--resume** continues from
     there.

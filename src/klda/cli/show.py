@@ -57,7 +57,7 @@ def show(
 
     **klda show** bot/ **--confusable --map** classes.html
     """
-    from klda.storage.folder import damage_named, load
+    from klda.storage.folder import folder_damage_named, load
 
     at = folder or model
     if at is None or (folder and model):
@@ -66,7 +66,7 @@ def show(
         _look(at, confusable, quality, all_classes, map_file, verify, json)
     else:
         document = load(at, verify=verify).document
-        with damage_named(at):
+        with folder_damage_named(at):
             parts = _summary(at, document), _classes(document, all_classes), _history(document)
         if json:
             print_json(document)

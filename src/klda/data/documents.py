@@ -54,7 +54,7 @@ def read_json(file: TextFile, *, lines: bool) -> Contents:
     elif found := _LIST.search(head):
         log.info("%s: reads the list %r.", file.name, found[1])
         file.read(found.end())
-        rows = _array(file)
+        rows = _array(file, inside=True)
     else:
         rows = _one_object(file)
     return contents_of(rows, lambda: file.fraction)
@@ -100,12 +100,17 @@ def _one_object(file: TextFile) -> Iterator[Row]:
             yield _row(0, {name: cells.get(key) for name, cells in found.items()}, len(found))
 
 
-def _array(file: TextFile) -> Iterator[Row]:
-    """Yield the objects of an array as they come: all of it may not fit in the memory."""
+def _array(file: TextFile, *, inside: bool = False) -> Iterator[Row]:
+    """Yield the objects of an array as they come: all of it may not fit in the memory.
+
+    Nothing may follow it, unless it is inside another object.
+    """
     decoder, text, at, number = json.JSONDecoder(), file.read(CHUNK).lstrip(), 1, 1
     while True:
         at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]
         if text[at : at + 1] == "]":
+            if not inside and (text[at + 1 :] + file.read(CHUNK)).strip():
+                yield _row(0, Exception("something follows the array"), 0)
             return
         start, cells = at, Exception("the array does not end")
         try:

@@ -82,7 +82,8 @@ class Ridge:
 
         Samples like the others move v by little; those that are far from them make up for many.
         """
-        change = MOST_OF_USUAL * (statistics.n_changes - self.n_changes) / statistics.n_scattered
+        n_samples = max(statistics.n_scattered, 1)  # all may have been forgotten
+        change = MOST_OF_USUAL * (statistics.n_changes - self.n_changes) / n_samples
         return statistics.n_changes <= self.stands_until and abs(v - self.v) <= change * self.v
 
 

@@ -14,7 +14,7 @@ from klda.encoders.onnx_bert import OnnxBert, is_bert
 from klda.encoders.onnx_graph import Graph
 from klda.encoders.runtime import RunOptions
 from klda.engine.feature_map import FourierMap, KernelMap
-from klda.engine.rule import RelativeMahalanobis
+from klda.engine.novelty import RelativeMahalanobis
 from klda.engine.solution import Solution
 from klda.errors import KldaError
 

@@ -37,7 +37,7 @@ class ConfusablePair:
     confusion: float  # fraction of the samples of one expected to be taken for the other
 
 
-def squared_distances(solution: Solution) -> np.ndarray:
+def class_distances(solution: Solution) -> np.ndarray:
     """Return squared distances ``(M, M)`` between class means in the whitened space.
 
     Of the largest classes, where there are more than a thousand.
@@ -79,7 +79,7 @@ class ClassDistances:
     def of(cls, solution: Solution) -> ClassDistances:
         """Measure the distances between the largest classes of a solution."""
         chosen = solution.distance.chosen
-        squared = squared_distances(solution)
+        squared = class_distances(solution)
         return cls(solution.classes[chosen].tolist(), solution.class_counts[chosen], squared)
 
     def largest(self, most: int) -> ClassDistances:

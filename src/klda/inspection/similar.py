@@ -23,13 +23,13 @@ def typical_distance(rows: np.ndarray) -> float:
     return float(np.median(found[found > 0])) if (found > 0).any() else 1.0
 
 
-def squared_distances(rows: np.ndarray, one: np.ndarray) -> np.ndarray:
-    """Return the squared distances of rows from one row."""
+def distances_from(rows: np.ndarray, one: np.ndarray) -> np.ndarray:
+    """Return the squared distances of rows from one of them."""
     gaps = rows - one
     return np.einsum("ij,ij->i", gaps, gaps)
 
 
-def close_pairs(rows: np.ndarray, within: float = NEAR) -> Iterator[tuple[int, int, float]]:
+def close_pairs(rows: np.ndarray) -> Iterator[tuple[int, int, float]]:
     """Yield pairs of near-duplicates, the earlier row first, and their relative distance."""
     usual, squares = typical_distance(rows), np.einsum("ij,ij->i", rows, rows)
     step = max(1, AT_ONCE // max(len(rows), 1))
@@ -38,7 +38,7 @@ def close_pairs(rows: np.ndarray, within: float = NEAR) -> Iterator[tuple[int, i
         # Of rows before these, pairs were found already.
         own, others = squares[start : start + step], squares[start:]
         found = np.maximum(own[:, None] + others - 2 * some @ rows[start:].T, 0)
-        one, other = np.nonzero(found <= within * usual)
+        one, other = np.nonzero(found <= NEAR * usual)
         later = other > one
         gaps = found[one[later], other[later]] / usual
         places = (one[later] + start).tolist(), (other[later] + start).tolist()

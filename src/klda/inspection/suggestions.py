@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from klda.engine.solution import Answers
-from klda.inspection.similar import NEAR, squared_distances, typical_distance
+from klda.inspection.similar import NEAR, distances_from, typical_distance
 from klda.labels import Label
 
 ALIKE = 0.5  # of the typical squared distance: inputs that are probably of one class
@@ -107,7 +107,7 @@ def _middles(rows: np.ndarray, weights: np.ndarray, n: int) -> list[int]:
         if len(part):
             usual = min(weights[part].mean(), weights[part].max())  # not above it by rounding
             part = part[weights[part] >= usual]
-            gaps = squared_distances(rows[part], clusters.cluster_centers_[i])
+            gaps = distances_from(rows[part], clusters.cluster_centers_[i])
             middles.append(int(part[gaps.argmin()]))
     return middles
 
@@ -117,7 +117,7 @@ def _covered(
 ) -> np.ndarray:
     """Tell which of the others need not be asked for beside one row."""
     near = np.where(is_new[others] & is_new[one], ALIKE, NEAR)
-    return squared_distances(rows[others], rows[one]) <= near * usual
+    return distances_from(rows[others], rows[one]) <= near * usual
 
 
 def _alike(rows: np.ndarray, found: Sequence[int], usual: float) -> dict[int, list[int]]:

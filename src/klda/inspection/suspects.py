@@ -121,8 +121,8 @@ def label_chances(
 ) -> tuple[np.ndarray, list[Label | None], list[float | None]]:
     """Return the probability of each sample's label, and the likeliest other one with its own.
 
-    Each sample was learned, but is scored as if it had not been. The only sample of a class can't
-    be scored.
+    Each sample was learned, but is scored as if it had not been. The only sample of a class
+    can't be scored.
     """
     chance = np.ones(len(rows))
     suggested: list[Label | None] = [None] * len(rows)

@@ -61,8 +61,7 @@ class Learner(PersistentModel):
     keep : {None, "features"}
         ``"features"`` keeps a ledger of the features learned, in half precision: classes and single
         samples can then be forgotten exactly, and the classifier rebuilt. By default no text and no
-        image is kept, and rows of numbers only while there are at most half as many samples as
-        random features.
+        image is kept, and rows of numbers only for at most half as many samples as random features.
     names : bool
         For texts: the name of a class counts beside its samples while they are few, as far as names
         prove to tell classes apart.

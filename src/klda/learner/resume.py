@@ -73,7 +73,7 @@ class Progress:
     def load(cls, at: Path, *, verify: bool = False) -> tuple[Progress, folders.StoredModel]:
         """Read a checkpoint; also return the model in it."""
         stored = folders.load(at, verify=verify)
-        with folders.damage_named(at):
+        with folders.folder_damage_named(at):
             progress = cls(**stored.document["learning"])
             str(progress)
         return progress, stored
@@ -203,7 +203,7 @@ class ResumableLearn:
         noted: dict[str, Any] = {"run": self._progress.run, "contents": contents}
         with learner.changing("learn", source, **noted) as draft:
             if self._stored is not None:
-                with folders.damage_named(self._at):
+                with folders.folder_damage_named(self._at):
                     state, _ = unpack_state(self._stored, learner.parameters.device)
                 self._check(_differences(_options(state), _options(draft)))
                 draft.engine, draft.names = state.engine, state.names

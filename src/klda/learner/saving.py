@@ -212,7 +212,7 @@ class PersistentModel(Answerer):
             ``trust_remote_code`` (never taken from the model folder).
         """
         content = folder.load(path, verify=verify)
-        with folder.damage_named(Path(path)):
+        with folder.folder_damage_named(Path(path)):
             learner = cls.unpack(content, model=model, **options)
         learner._origin = (Path(path).resolve(), content.generation)
         return learner

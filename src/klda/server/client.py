@@ -11,22 +11,28 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
 from klda.checks import REFUSED, checked_inputs
 from klda.engine.solution import Answer
 from klda.errors import KldaError, require
+from klda.inspection.evaluation import Evaluation
 from klda.inspection.refusal import Choice, Tuning
 from klda.inspection.suggestions import Suggestion
 from klda.inspection.suspects import Suspect
-from klda.labels import Label, SimilarClassWarning, as_list, as_python, check_one_each, did_you_mean
+from klda.labels import (
+    Label,
+    SimilarClassWarning,
+    as_list,
+    as_python,
+    check_one_each,
+    did_you_mean,
+    unknown_like,
+)
 from klda.server.errors import ServerError
 from klda.server.settings import MAX_TOP
-
-if TYPE_CHECKING:
-    from klda.inspection.evaluation import Evaluation
 
 BATCH = 500
 BATCH_IMAGES = 16
@@ -242,18 +248,15 @@ class Client:
         With `reject`, inputs unlike anything learned get ``"unknown"``, or -1 where classes are
         integers. The service decides this as :meth:`tune_unknown` chose, or at 0.05: give True.
         """
-        if reject is not None and reject is not True and reject != REFUSED:
+        if reject not in (None, False, True, REFUSED):
             raise KldaError(
                 f"reject={reject!r} is not possible: the service decides as tuned, or at {REFUSED}."
             )
         answers = self.answer(inputs, top=1)
         labels = np.array([answer.top[0][0] for answer in answers])
-        if reject is None:
+        if reject is None or reject is False:
             return labels
-        from klda.learner import UNKNOWN, UNKNOWN_INTEGER  # loads scikit-learn
-
-        unknown = UNKNOWN if labels.dtype.kind == "U" else UNKNOWN_INTEGER
-        return np.where(_known(answers), labels, unknown)
+        return np.where(_known(answers), labels, unknown_like(labels[0]))
 
     def predict_proba(self, inputs: Any) -> np.ndarray:
         """Return the probability of every class, for a model of at most 100 classes.
@@ -302,8 +305,6 @@ class Client:
 
     def evaluate(self, inputs: Any, labels: Sequence[Label] | np.ndarray) -> Evaluation:
         """Compare the answers with the true labels; classes never learned count as wrong."""
-        from klda.inspection.evaluation import Evaluation  # loads scikit-learn
-
         inputs = self._checked(inputs)
         names = _one_each(inputs, labels)
         best = [top[0] for top in self.predict_top(inputs, 1)]

@@ -24,8 +24,8 @@ except ImportError:  # on Windows, which has no such limit
     resource = None  # type: ignore[assignment]
 
 BACKLOG = 64  # connections that may wait to be accepted; fewer with few descriptors
-# Rounds of the event loop in which a backlog is accepted before what the first one had too many is
-# closed: asyncio accepts in one round, makes the connection in the next, and closes in a third.
+# Rounds of the event loop from accepting a connection to closing it as one too many: accept,
+# create, close.
 ROUNDS = 3
 OTHER_FILES = 32  # descriptors for what is opened while the service runs
 REST_SECONDS = 2.0  # to send the rest of a request when the service stops

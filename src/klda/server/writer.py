@@ -209,7 +209,7 @@ class Writer:
                     learner = Learner(new, **self.settings.device_options)
                     storage.save(model, *learner.pack(solved=False))
             document = storage.load(model).document
-            with storage.damage_named(model):
+            with storage.folder_damage_named(model):
                 bookmark = Bookmark.of(document.get("extras", {}))
                 history = numbered(document["history"])
                 last = int(history[-1]["number"]) if history else 0

@@ -379,7 +379,7 @@ def load(path: str | Path, *, verify: bool = False) -> StoredModel:
     folder = Path(path)
     while True:
         document = _read_document(folder)
-        with damage_named(folder):
+        with folder_damage_named(folder):
             try:
                 return StoredModel(document, _open_arrays(folder, document, verify))
             except FileNotFoundError as error:
@@ -393,7 +393,7 @@ def load(path: str | Path, *, verify: bool = False) -> StoredModel:
 
 def _read_document(folder: Path) -> dict[str, Any]:
     file = folder / DOCUMENT
-    with damage_named(folder):
+    with folder_damage_named(folder):
         try:
             status = file.stat()
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -414,7 +414,7 @@ def _read_document(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def damage_named(path: Path) -> Iterator[None]:
+def folder_damage_named(path: Path) -> Iterator[None]:
     """Turn errors in reading a folder into errors that name it and the fix."""
     try:
         yield
