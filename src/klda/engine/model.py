@@ -166,7 +166,8 @@ class Model:
             return self
         evidence = Evidence()
         if not self.is_few:
-            evidence = evidence.learned(self.rows.values, self.rows.labels.tolist())
+            for rows, labels, _ in self.rows.columns():
+                evidence = evidence.learned(rows, labels)
         return replace(self, evidence=evidence)
 
     def _batches(self, parts: Any) -> Iterator[Batch]:

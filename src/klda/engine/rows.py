@@ -264,10 +264,6 @@ class Rows:
         labels[self.of_class(old)] = new
         return replace(self, labels=labels)
 
-    def by_label(self) -> dict[Label, np.ndarray]:
-        """Return the row of each class, if there is one of each."""
-        return dict(zip(self.labels.tolist(), self.values, strict=True))
-
     def _checked_ids(self, ids: Sequence[str | None], expected: int) -> list[str | None]:
         given = [as_python(one) for one in ids]
         if len(given) != expected:

@@ -28,7 +28,6 @@ from klda.inspection.refusal import Refusal
 from klda.labels import Label, check_label_kind, check_labels_known
 from klda.learner.inputs import EncodedSamples, InputEncoder
 from klda.learner.state import State
-from klda.storage import stored
 from klda.undo.change import UndoableChange, are_few, learned_again, part_of, part_of_classes
 
 # Older entries are dropped: a service that learns all day must not grow forever.
@@ -213,7 +212,8 @@ class Draft(State):
     def _hint(self, inputs: InputEncoder | None) -> None:
         """Encode the names that are no hints yet, or with None, only take those that are."""
         engine = self.engine
-        hints = {} if engine.is_new else engine.model.hints.by_label()
+        known = Rows() if engine.is_new else engine.model.hints
+        hints = dict(zip(known.labels.tolist(), known.values, strict=True))
         names, rows = self.names.hints(engine.counts, hints, inputs)
         if rows is not None:
             labels, given = list(rows), np.array(list(rows.values()))
@@ -289,7 +289,7 @@ class Draft(State):
         self.undo, self.refusal = log, log.named.refusal
         self.engine.model = model
         if change.kind == "rebuild":  # nothing solved before is of use
-            before = stored.parameters({**change.parameters, "device": parameters.device})
+            before = Parameters.of_stored({**change.parameters, "device": parameters.device})
             self.engine = Engine(before, model, keep_all=True)
         in_use = {**change.in_use, **self.names.in_use}
         self.names = replace(self.names, declared=log.named.declared, in_use=in_use)

@@ -101,7 +101,7 @@ class InputEncoder:
         return self.encoder.encode(self._taken(inputs, text), progress=progress)
 
     def _taken(self, inputs: Any, text: str | Sequence[str] | None = None) -> Any:
-        is_table = isinstance(inputs, Path) or (is_frame(inputs) and self.modality == "text")
+        is_table = isinstance(inputs, Path) or (self.modality == "text" and is_frame(inputs))
         if text is not None or is_table:
             batches = self._of_table(inputs, Layout(text), labels=False)
             inputs = [value for some, _ in batches for value in some]

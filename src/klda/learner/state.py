@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from klda.checks import REFUSED, check_fraction
-from klda.engine.arrays import on_cpu
+from klda.engine.arrays import Packed, on_cpu
 from klda.engine.checks import check_calibrated, check_rows
 from klda.engine.engine import Engine
 from klda.engine.model import Model
@@ -17,9 +17,12 @@ from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows
 from klda.engine.solution import Solution
 from klda.errors import KldaError
+from klda.inspection.quality import quality_of
 from klda.inspection.refusal import Refusal
 from klda.learner.class_names import ClassNames
-from klda.undo.log import UndoLog
+from klda.storage import folder, former_versions
+from klda.undo.change import Named
+from klda.undo.log import KEPT_SECONDS, UndoLog
 
 # A fraction of known inputs that may be rejected; None or True: as tuned, or 0.05; False: none.
 Reject = float | bool | None
@@ -128,6 +131,72 @@ class State:
             )
         check_rows(rows, "inputs")
         return rows
+
+    # ---------------------------------------------------------------- storage
+
+    def pack(
+        self, foundation: Mapping[str, Any], *, compact: bool = False, solved: bool = True
+    ) -> Packed:
+        """Return the arrays and the document that a model folder holds; see `Learner.pack`."""
+        packed = Packed({}, {"compact": compact, "keeps": {}})
+        if not self.engine.is_new:
+            packed = self.engine.pack(compact=compact, solved=solved)
+        counts = self.engine.counts
+        document = {
+            "compact": compact,
+            "samples": sum(counts.values()),
+            "classes": {str(label): count for label, count in counts.items()},
+            "parameters": self.engine.parameters.stored(),
+            "engine": packed.meta,
+            "history": list(self.history),
+            "names": self.names.pack(),
+            "keep": "features" if self.engine.keep_all else None,
+            "foundation_model": foundation,
+        }
+        if self.refusal is not None:
+            document["refusal"] = self.refusal.pack()
+        packed, undo = Packed(packed.arrays, document), self.undo.expired()
+        if (undo.changes or undo.seconds != KEPT_SECONDS) and not compact:
+            packed.put("undo", undo.pack())
+        if solved:
+            document["quality"] = quality_of(self.engine.calibrated()).summary()
+        return packed
+
+    @classmethod
+    def unpack(
+        cls, content: folder.StoredModel, device: str | None = None
+    ) -> tuple[State, dict[str, Any]]:
+        """Return what a folder holds, and the document in the form of this version."""
+        document, arrays = former_versions.current(content)
+        here = {} if device is None else {"device": device}
+        parameters = Parameters.of_stored(document["parameters"] | here)
+        keep_all = document["keep"] is not None
+        engine = Engine(parameters, keep_all=keep_all)
+        if {"model", "solution"} & document["engine"].keys():  # it has learned something
+            engine = Engine.unpack(arrays, document["engine"], parameters, keep_all=keep_all)
+        counts = engine.counts
+        named = {str(label): count for label, count in counts.items()}
+        found = (document["classes"], document["samples"], document["compact"])
+        if found != (named, sum(counts.values()), document["engine"]["compact"]):
+            raise ValueError("its parts do not agree with each other")
+        hints = document["engine"].get("model", {}).get("hints", {})
+        names = ClassNames.unpack(document.get("names"), hints.get("labels", ()))
+        refusal = None
+        if "refusal" in document:
+            refusal = Refusal.unpack(document["refusal"]).only(counts)
+        undo = UndoLog(first=Named(names.declared, refusal))
+        if "undo" in document:
+            undo = UndoLog.unpack(*Packed(arrays, document).part("undo"), undo.first)
+        history = document["history"]
+        state = cls(
+            engine=engine,
+            names=names,
+            undo=undo,
+            history=history,
+            refusal=refusal,
+            next_number=int(history[-1]["number"]) + 1 if history else 1,
+        )
+        return state, document
 
 
 def chosen_parameters(classifier: Any, default: Parameters, **changes: Any) -> Parameters:
