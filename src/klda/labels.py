@@ -68,6 +68,8 @@ def plain_labels(labels: Any, parameter: str = "labels") -> list[Any] | np.ndarr
         labels = np.array(labels)
         is_column = labels.dtype.kind == "O" and labels.shape[1:] == (1,)
         if labels.dtype.kind not in "OTf" or (labels.ndim != 1 and not is_column):
+            if labels.dtype.kind == "U":
+                check_names(labels.ravel().tolist(), parameter)
             return labels
         labels = labels.ravel().tolist()
     values = [as_python(label) for label in labels]
@@ -95,7 +97,7 @@ def label_list(labels: Any, parameter: str = "labels") -> list[Label]:
             )
         values = values.astype(np.int64)
     found: list[Label] = values.tolist()
-    if values.dtype.kind not in "biuf":
+    if values.dtype.kind not in "biufU":
         check_labels(found, parameter)
     return found
 

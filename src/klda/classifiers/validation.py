@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_array, column_or_1d, validate_data
 from klda.engine.arrays import Array, is_torch
 from klda.engine.checks import check_rows
 from klda.errors import KldaError
-from klda.labels import Label, check_label_kind, check_names, plain_labels
+from klda.labels import Label, check_label_kind, plain_labels
 
 MOST_DENSE = 2**31  # bytes that sparse rows may have as an array
 
@@ -100,7 +100,6 @@ def checked_batch(
     if values.dtype.kind == "f":  # labels, or a regression's targets by mistake
         check_classification_targets(values)
     labels: list[Label] = values.tolist()
-    check_names(labels, "y")
     check_label_kind(classes, labels)
     if sample_weight is None:
         return samples, labels

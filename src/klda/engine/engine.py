@@ -181,7 +181,7 @@ class Engine:
     def drop(self, label: Label) -> Model:
         """Drop a class; return what `merge` brings it back with."""
         with self._lock:
-            self._held, gone = self.model.drop(label)
+            self._held, gone = self.model.split(label)
             return gone
 
     def merge(self, other: Model) -> None:

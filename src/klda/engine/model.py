@@ -206,8 +206,8 @@ class Model:
         # Samples that were left out beside these tell nothing of the model without them.
         return replace(self, rows=kept, counted=counted).without_evidence()
 
-    def drop(self, label: Label) -> tuple[Model, Model]:
-        """Return the model without a class, and the class alone: merging it undoes the drop.
+    def split(self, label: Label) -> tuple[Model, Model]:
+        """Return the model without a class, and the class alone: merging the two undoes it.
 
         Without the samples, the shared scatter keeps a trace of the class.
         """

@@ -131,7 +131,7 @@ def part_of(
 def part_of_classes(model: Model, labels: Sequence[Label]) -> Model:
     """Return the part of a model that some classes are, their hints included."""
     if model.rows is None:
-        return reduce(Model.merge, [model.drop(label)[1] for label in labels])
+        return reduce(Model.merge, [model.split(label)[1] for label in labels])
     rows, hints = model.rows, model.hints
     own, hinted = (np.isin(some.labels.tolist(), labels) for some in (rows, hints))
     return replace(

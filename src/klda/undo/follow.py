@@ -44,7 +44,7 @@ def follow(
             continue
         old, new = later.renamed
         if old in part.counts:
-            own = part.drop(old)[1]
+            own = part.split(old)[1]
             if own.counts.get(old):
                 found[i] = _with_samples(later, own, model, adds=adds)
             part = part.rename(old, new)

@@ -63,7 +63,7 @@ class KeptRows:
             return rows.rename(*change.renamed)
         if change.kind == "forget" and change.dropped:
             for label in change.dropped:
-                rows = rows.drop(label)[0] if label in rows.counts else rows
+                rows = rows.split(label)[0] if label in rows.counts else rows
             return rows
         return _moved(rows, *self._sides(change, changes, model))
 

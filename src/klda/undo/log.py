@@ -100,10 +100,10 @@ class UndoLog:
             return replace(self, first=change.after(self.first))
         if size_of(change.part) > MOST_BYTES // 2:
             change = replace(change, part=None)
-        log = self if before is None else self._crossed(change.number, before, after)
+        log = self if before is None else self._keeping_rows(change.number, before, after)
         return replace(log, changes=(*log.changes, replace(change, when=time.time()))).expired()
 
-    def _crossed(self, number: int, before: Model, after: Model) -> UndoLog:
+    def _keeping_rows(self, number: int, before: Model, after: Model) -> UndoLog:
         """Return the log with the samples of a model that a change made too large to keep them."""
         if before.rows is None or after.rows is not None:
             return self
@@ -169,7 +169,7 @@ class UndoLog:
         is_small = found.rows is None and 0 < sum(found.counts.values()) <= found.most_rows
         if is_small and log.kept is not None:
             found = log.kept.restored(found, log.changes)
-        log = log._crossed(number, model, found)
+        log = log._keeping_rows(number, model, found)
         # Samples that were left out with others beside them than it has now tell nothing of it.
         return log, found.without_evidence()
 
