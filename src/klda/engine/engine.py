@@ -114,18 +114,25 @@ class Engine:
     @model.setter
     def model(self, model: Model) -> None:
         with self._lock:
+            if not self.parameters.calibrated:  # no sample will ever be left out
+                model = replace(model, evidence=Evidence())
             self._held = model
 
     @property
-    def summary(self) -> Model | Solution:
-        """What tells classes and counts: a stored model is not read for these."""
+    def _known(self) -> Model | Solution:
+        """What tells counts and width: a stored model is not read for these."""
         last = self._last
         return last.solution if last is not None and last.of is self._held else self.model
 
     @property
     def counts(self) -> dict[Label, int]:
         """Samples learned of each class, sorted by label."""
-        return {} if self.is_new else self.summary.counts
+        return {} if self.is_new else self._known.counts
+
+    @property
+    def width(self) -> int | None:
+        """Features of a row; None before anything was learned."""
+        return None if self.is_new else self._known.n_features
 
     @property
     def keeps_rows(self) -> bool:
@@ -142,13 +149,7 @@ class Engine:
     ) -> None:
         """Learn samples, row i of the class ``labels[i]``; the first ones fix the feature map."""
         with self._lock:
-            self._take(self._model_for(rows).add(rows, labels, ids))
-
-    def _take(self, model: Model) -> None:
-        """Take a model in the place of the one before."""
-        if not self.parameters.calibrated:  # no sample will ever be left out
-            model = replace(model, evidence=Evidence())
-        self._held = model
+            self.model = self._model_for(rows).add(rows, labels, ids)
 
     def _model_for(self, rows: Array) -> Model:
         """Return the model; if there is none yet, an empty one for rows like these."""
@@ -164,7 +165,7 @@ class Engine:
                 return
             model = self._model_for(rows)
             hints = Rows.of(np.asarray(rows, model.backend.dtype), labels) if len(rows) else Rows()
-            self._held = replace(model, hints=hints)
+            self.model = replace(model, hints=hints)
 
     def remove(self, rows: Array, labels: Sequence[Label], *, verify: bool = True) -> None:
         """Forget samples that were learned; a class without samples left is dropped.
@@ -176,12 +177,12 @@ class Engine:
             check_removable(self.counts, labels)
             if verify and self.model.rows is None:
                 check_learned(self.model, self.solved_rule(), rows, labels)
-            self._take(self.model.remove(rows, labels))
+            self.model = self.model.remove(rows, labels)
 
     def drop(self, label: Label) -> Model:
         """Drop a class; return what `merge` brings it back with."""
         with self._lock:
-            self._held, gone = self.model.split(label)
+            self.model, gone = self.model.split(label)
             return gone
 
     def merge(self, other: Model) -> None:
@@ -189,12 +190,12 @@ class Engine:
         with self._lock:
             check_same_map(self.model.map, other.map)
             check_label_kind(self.counts, other.counts, "other")
-            self._take(self.model.merge(other))
+            self.model = self.model.merge(other)
 
     def rename(self, old: Label, new: Label) -> None:
         """Give a class another name; that of another class joins the two, exactly."""
         with self._lock:
-            self._held = self.model.rename(old, new)
+            self.model = self.model.rename(old, new)
 
     def copy(self) -> Engine:
         """Return an independent copy; models and solutions, which never change, are shared."""

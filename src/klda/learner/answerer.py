@@ -108,7 +108,7 @@ class Answerer:
     @property
     def width(self) -> int | None:
         """Features of a row; None before anything was learned."""
-        return None if self.engine.is_new else self.engine.summary.n_features
+        return self.engine.width
 
     @property
     def ledger(self) -> Rows | None:

@@ -124,7 +124,7 @@ class State:
                 f"rows has the shape {rows.shape}; give one row of features per sample, and at "
                 "least one."
             )
-        if not self.engine.is_new and rows.shape[1] != (width := self.engine.summary.n_features):
+        if (width := self.engine.width) not in (None, rows.shape[1]):
             raise KldaError(
                 f"inputs has rows of {rows.shape[1]} features, but this learner's have {width}: "
                 "compute them with the same foundation model."
