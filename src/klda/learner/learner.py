@@ -252,8 +252,9 @@ class Learner(Answerer):
     def _warn_of_similar(self, draft: Draft) -> None:
         """Warn of new classes that look like others: what was meant is probably the larger one."""
         counts, known = draft.engine.counts, self.classes
-        new = sorted(counts.keys() - known.keys(), key=lambda label: (-counts[label], label))
-        if new and (similar := self.similar_classes(new)):
+        new = [label for label in counts if label not in known]
+        largest_first = sorted(new, key=counts.__getitem__, reverse=True)
+        if new and (similar := self.similar_classes(largest_first)):
             warnings.warn(did_you_mean(similar), SimilarClassWarning, stacklevel=3)
 
     def declare(self, classes: Label | Sequence[Label] | Mapping[Label, str | None]) -> Self:
