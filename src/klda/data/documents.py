@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from klda.data.batch import Contents
-from klda.data.columns import LABELS, TEXTS, guess
+from klda.data.columns import LABELS, TEXTS, TITLES, guess, listed
 from klda.data.damage import TableError
 from klda.data.lines import LONGEST_ROW, TextFile, too_long
-from klda.data.records import Row, contents_of
+from klda.data.records import Row, contents_of, names_in
 from klda.errors import require
 
 FASTTEXT = "__label__"
@@ -51,13 +51,28 @@ def read_json(file: TextFile, *, lines: bool) -> Contents:
         rows = _array(file)
     elif lines or _are_lines(head):
         rows = _objects(file)
-    elif found := _LIST.search(head):
+    elif found := _list_of_rows(head):
         log.info("%s: reads the list %r.", file.name, found[1])
         file.read(found.end())
         rows = _array(file)
     else:
         rows = _one_object(file)
     return contents_of(rows, lambda: file.fraction)
+
+
+def _list_of_rows(head: str) -> re.Match[str] | None:
+    """Return where a list of objects begins: the first that have a text and a label, or a text."""
+
+    def has(found: re.Match[str]) -> tuple[bool, bool]:
+        try:
+            first, _ = json.JSONDecoder().raw_decode(head, head.index("{", found.end()))
+        except (ValueError, RecursionError):
+            return False, False
+        names = list(names_in(first))
+        has_text = guess(names, (*TEXTS, *TITLES)) is not None
+        return has_text and guess(names, LABELS) is not None, has_text
+
+    return max(_LIST.finditer(head), key=has, default=None)
 
 
 def _are_lines(head: str) -> bool:
@@ -132,8 +147,10 @@ def _row(line: int, cells: Any, size: int) -> Row:
         cells = (
             f"broken row: not JSON ({reason}). Give one object per line, or an array of objects."
         )
-    elif not isinstance(cells, dict) or all(isinstance(cell, list) for cell in cells.values()):
+    elif not isinstance(cells, dict):
         cells = f"broken row: expected {_EXPECTED}"
+    elif all(isinstance(cell, list) for cell in cells.values()):
+        cells = f"broken row: only lists in {listed(list(cells)) or 'it'}; expected {_EXPECTED}"
     return Row(line, cells, size)
 
 
