@@ -26,7 +26,7 @@ class ClassQuality:
     high: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Quality:
     """How often new inputs are expected to get the right answer.
 
@@ -63,6 +63,9 @@ class Quality:
         """The classes of which something is known, the worst first."""
         known = [one for one in self.classes if one.left_out]
         return sorted(known, key=lambda one: (one.accuracy, one.low, str(one.label)))
+
+    def __repr__(self) -> str:
+        return f"<Quality: {self}>"
 
     def __str__(self) -> str:
         if not self.is_known:
