@@ -316,6 +316,18 @@ def make_exports():
     add("labels that are objects", "a.json", json.dumps(things))
     shown = [{**row, "label": [{"displayName": row["label"]}]} for row in objects("shown")]
     add("labels that have a display name", "a.json", json.dumps(shown))
+    studio = [
+        {
+            "id": i,
+            "data": {"text": row["text"]},
+            "annotations": [
+                {"result": [{"type": "choices", "value": {"choices": [row["label"]]}}]},
+                {"result": [], "was_cancelled": True},
+            ],
+        }
+        for i, row in enumerate(objects("studio"))
+    ]
+    add("label studio", "a.json", json.dumps(studio))
     written = [(text, str([label])) for text, label in rows("written", header=None)]
     add("lists written as python does", "a.csv", table([("text", "labels"), *written]))
     codes = [{**row, "label": float(i % 2)} for i, row in enumerate(objects("floats"))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -149,9 +150,21 @@ def _row(line: int, cells: Any, size: int) -> Row:
         )
     elif not isinstance(cells, dict):
         cells = f"broken row: expected {_EXPECTED}"
+    elif isinstance(cells.get("data"), dict) and isinstance(cells.get("annotations"), list):
+        cells = _with_choices(cells)
     elif all(isinstance(cell, list) for cell in cells.values()):
         cells = f"broken row: only lists in {listed(list(cells)) or 'it'}; expected {_EXPECTED}"
     return Row(line, cells, size)
+
+
+def _with_choices(task: dict[str, Any]) -> dict[str, Any]:
+    """Return a task of Label Studio with what was chosen in a column of its own."""
+    chosen: list[Any] = []
+    with contextlib.suppress(AttributeError, KeyError, TypeError):  # another program's, after all
+        for annotation in task["annotations"]:
+            for result in annotation["result"] if not annotation.get("was_cancelled") else ():
+                chosen += result["value"].get("choices", ())
+    return task | {"label": list(dict.fromkeys(chosen)) or None}
 
 
 def read_rasa(file: TextFile) -> Contents:
