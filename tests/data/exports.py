@@ -276,6 +276,12 @@ def make_exports():
     add("json deep inside", "a.json", json.dumps(deep, indent=1))
     lines = "".join(json.dumps(row) + "\n" for row in objects("jsonl"))
     add("jsonl", "a.jsonl", lines)
+    comments = [{"body": "We look into it.", "type": "public"}]
+    desk = [
+        {"Anfrage": text, "Bereich": label, "comments": comments}
+        for text, label in rows("comments", header=None)
+    ]
+    add("lists in the rows of a json", "a.json", json.dumps({"offset": 0, "tickets": desk}))
     luis = {
         "intents": [{"name": name} for name in CLASSES],
         "utterances": [{"text": text, "intent": la} for text, la in rows("luis", header=None)],

@@ -63,17 +63,20 @@ def read_json(file: TextFile, *, lines: bool) -> Contents:
 
 def _list_of_rows(head: str) -> re.Match[str] | None:
     """Return where a list of objects begins: the first that have a text and a label, or a text."""
-
-    def has(found: re.Match[str]) -> tuple[bool, bool]:
-        try:
-            first, _ = json.JSONDecoder().raw_decode(head, head.index("{", found.end()))
-        except (ValueError, RecursionError):
-            return False, False
-        names = list(names_in(first))
+    decoder, end = json.JSONDecoder(), 0
+    lists: list[tuple[int, re.Match[str]]] = []
+    for found in _LIST.finditer(head):
+        if found.start() < end:
+            continue  # in an object of another list
+        names: list[str] = []
+        end = len(head)
+        with contextlib.suppress(ValueError, RecursionError):
+            first, _ = decoder.raw_decode(head, head.index("{", found.end()))
+            names = list(names_in(first))
+            _, end = decoder.raw_decode(head, found.end())  # unless it goes on
         has_text = guess(names, (*TEXTS, *TITLES)) is not None
-        return has_text and guess(names, LABELS) is not None, has_text
-
-    return max(_LIST.finditer(head), key=has, default=None)
+        lists.append((has_text + (has_text and guess(names, LABELS) is not None), found))
+    return max(lists, key=lambda own: own[0])[1] if lists else None
 
 
 def _are_lines(head: str) -> bool:
