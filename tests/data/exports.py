@@ -223,6 +223,11 @@ def make_exports():
     # Inboxes, surveys, and programs that label.
     chats = ("conversation_id={0}", "author_type=user", "subject=SUBJECT", "body=BODY", "tags=")
     add("intercom", "a.csv", tickets("chats", *chats, "team_assignee_name=LABEL", "state=closed"))
+    tagged = ("Ticket id={0}", "Initial channel=email", "Assignee name=Ann", "Tags=")
+    tagged = (*tagged, "Subject=SUBJECT", "First message body=BODY", "Intents=LABEL")
+    add("gorgias", "a.csv", tickets("gorgias", *tagged))
+    felt = ("tweet_id=57{0}", "airline_sentiment=LABEL", "airline=Delta", "name=jo", "text=BODY")
+    add("tweets with a sentiment", "a.csv", tickets("tweets", *felt))
     asked = ("StartDate=2026-05-{0:02} 10:00", "ResponseId=R_{0}", "Q1=BODY", "Q2=LABEL")
     first, *answers = tickets("qualtrics", *asked).splitlines(keepends=True)
     more = [("Start Date", "Response ID", "How can we help?", "Team")]

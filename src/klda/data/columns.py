@@ -21,7 +21,7 @@ TITLES = ("subject", "title", "summary", "short description", "betreff")
 SURE_LABELS = ("label text", "label name", "label", "labels", "intent", "class", "target")
 LABELS = (  # of those that are not sure, the first that has several classes
     *(*SURE_LABELS, "category", "queue", "topic", "team", "tag", "department", "group", "type"),
-    *("component", "components", "component s", "categories", "tags", "y"),
+    *("component", "components", "component s", "categories", "tags", "intents", "sentiment", "y"),
 )
 VAGUE = ("group", "type")  # of whatever the words before them say, as in author_type
 IMAGES = ("image", "images", "path", "file", "filename", "image path", "file name")
