@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from klda import KLDA, LDA
-from klda.engine.calibration import Evidence
+from klda.engine.calibration import OCTAVES, Evidence
 from klda.inspection.evaluation import Reliability
 from tests import reference
 from tests.reference import DEVICE
@@ -86,6 +86,20 @@ def test_expected_accuracy_from_few_samples_is_right_on_average(k):
         of_hits.append(found.right.mean() - accuracy)
     assert abs(np.mean(gaps)) < 0.02 + 2.5 * np.std(gaps) / np.sqrt(40)
     assert np.std(gaps) < np.std(of_hits)  # of which there are few
+
+
+def test_a_sample_that_was_left_out_is_missed_more_the_fewer_there_are():
+    n = 20_000  # so many that the mean probability hardly counts
+    evidence = Evidence(
+        labels=["a", "b"] * (n // 2),
+        sizes=np.full(n, n),
+        novelty=np.zeros(n),
+        behind=np.where(np.arange(n) % 4, 0.0, 1.0),  # three of four are right
+        doubts=np.full((n, len(OCTAVES)), 0.3, np.float32),
+    )
+    hits = [evidence.calibration("ab", np.array([k, k]), 1.0).hits for k in (2, 5, 1000)]
+    assert hits[0] > hits[1] + 0.01 > hits[2] + 0.02
+    assert hits[2] == pytest.approx(0.75, abs=0.003)
 
 
 def test_a_range_holds_the_accuracy_as_often_as_it_says():

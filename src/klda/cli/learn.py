@@ -193,7 +193,7 @@ def _tell_repeated(job: ResumableLearn) -> None:
 
     if job.repeated:
         again = f"The same rows were learned before: {named(job.repeated)}."
-        say(f"{again} They now count once more.")
+        say(f"{again} They now count once more, and the expected accuracy is too high.")
     if job.samples:
         say(f"Continuing after {job.samples:,} rows.")
 
