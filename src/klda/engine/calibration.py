@@ -48,7 +48,7 @@ COLDER, HOTTER = 1.0, 2.0  # octaves: how far from the usual one a temperature i
 OCTAVES = np.arange(-5, 10.5, 0.5)  # temperatures that are tried, relative to the usual one
 USUAL_NOVELTY = NormalDist(0.5, 0.13)  # of known inputs, in units
 # Samples left out that what is usual is worth, for the threshold. Where 5% were asked, the rate of
-# known inputs refused is off by 1.5, 1.7, 1.5, 1.5 and 1.4 points on average over fifteen sets, with
+# known inputs refused is off by 1.5, 1.7, 1.5, 1.5 and 1.4 points on average over fifteen sets with
 # 2, 3, 5, 8 and 16 samples per class; with 10 instead of 5, by 2.0, 1.9, 1.8, 1.6 and 1.4.
 WORTH = 5
 # Samples left out that the mean probability is worth, for the expected accuracy. On inputs whose
