@@ -62,6 +62,20 @@ def test_unknown_inputs_are_told_from_known_ones_at_the_asked_rate(kind, n):
     assert 1 - model.is_known(test[fresh], by_class=True).mean() == pytest.approx(0.05, abs=0.05)
 
 
+@pytest.mark.parametrize("k", [3, 5, 8])
+def test_samples_left_out_look_as_novel_as_new_ones(k):
+    beyond = []
+    for seed in range(30):
+        X, y = reference.blobs(1000, 10, 8, spread=0.8, seed=seed)
+        few = np.concatenate([np.flatnonzero(y == label)[:k] for label in range(8)])
+        model = make(n_components=256).fit(X[few], y[few])
+        left_out = model.solution_.calibration.novelty
+        limit = np.quantile(left_out, 0.95, method="weibull")  # a new one is beyond it in 5%
+        fresh = model.novelty(X[np.setdiff1d(np.arange(1000), few)])
+        beyond.append((fresh > limit).mean())
+    assert np.mean(beyond) == pytest.approx(0.05, abs=3 * np.std(beyond) / np.sqrt(30))
+
+
 def test_expected_accuracy_is_that_of_new_samples():
     X, y = reference.blobs(4000, 10, 12, spread=2.5)
     for n in (120, 600, 2000):
