@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import re
 import shutil
+import threading
 import time
 
 import pytest
@@ -18,6 +20,8 @@ playwright = pytest.importorskip(
 from klda.server.batching import Batcher
 from klda.server.client import Client
 from klda.server.errors import ServerError
+from klda.server.page import ranking
+from klda.server.service import Service
 from tests.factories import examples, unknown_questions
 
 from .conftest import ASK, KEYS, TEACH, listening, samples, wait_for
@@ -123,7 +127,7 @@ def test_ask_confirm_correct_and_explain(address, open_page):
     ask(page, "I want to order a large pizza with olives")
     pick(page)
     page.keyboard.type("order lunch")
-    page.click("#picked .new")
+    page.click("#picked .new:has-text('“order lunch”')")  # not what was typed of it so far
     says(page, "Taught as “order lunch”, a new class.")
     expect(page.locator("#figures")).to_contain_text("7 classes, 97 examples")
     expect(page.locator("#value")).to_be_focused()
@@ -207,7 +211,7 @@ def test_hostile_names_and_texts_stay_text(address, open_page):
     ask(page, f"{evil} is my text")
     pick(page)
     page.keyboard.type(evil)
-    page.click("#picked .new")
+    page.locator("#picked .new", has_text=f"“{evil}”").click()
     says(page, "a new class")
     for path in ("classes", "classes/map", "history"):
         page.goto(address + path)
@@ -414,6 +418,7 @@ def test_the_inbox_is_sorted_with_the_keyboard_alone(address, open_page):
 
     quote, figures = page.locator("#sort blockquote"), page.locator("#figures")
     first = quote.inner_text()
+    expect(page.locator("#sort .proposed")).to_be_focused()
     page.keyboard.press("s")
     expect(quote).not_to_have_text(first)
     page.keyboard.press("u")
@@ -438,6 +443,48 @@ def test_the_inbox_is_sorted_with_the_keyboard_alone(address, open_page):
     page.keyboard.press("Enter")
     expect(page.locator("#inbox")).to_contain_text("Nothing to sort")
     expect(figures).to_contain_text("99 examples")
+
+
+def test_the_inbox_can_be_sorted_while_texts_are_read(open_page, tmp_path, monkeypatch):
+    """What is shown and typed stays, while a request fails, and while more texts are read."""
+    monkeypatch.setattr(ranking, "CHUNK", 1)
+    real, turns = Service.encode, threading.Semaphore(3)
+
+    async def encode(service, inputs):
+        while not turns.acquire(blocking=False):
+            await asyncio.sleep(0.01)
+        return await real(service, inputs)
+
+    with listening(tmp_path / "new", new="ngrams") as address:
+        page = open_page(address)
+        with Client(address) as client:
+            client.learn(["a card", "a parcel"], ["card", "parcel"])
+        monkeypatch.setattr(Service, "encode", encode)
+        page.goto(address + "inbox")
+        page.fill("#inbox-texts", "\n".join(f"where is parcel {i}" for i in range(6)))
+        page.click("button:text-is('Add')")
+        expect(page.locator("#inbox")).to_contain_text("Reading 3 texts")
+        quote, asked = page.locator("#sort blockquote"), page.expect_response("**/page/inbox?*")
+        shown = quote.inner_text()
+        expect(page.locator("#sort .proposed")).to_be_focused()
+        page.keyboard.press("n")
+        page.keyboard.type("someth")
+        turns.release()
+        with asked:
+            pass
+        expect(page.locator("#label")).to_have_value("someth")
+        page.keyboard.type("ing new")
+        page.keyboard.press("Enter")
+        expect(page.locator("#figures")).to_contain_text("3 classes, 3 examples")
+        expect(page.locator("#inbox")).to_contain_text("Reading 2 texts")
+        taught = shown
+        shown = quote.inner_text()
+        assert shown != taught
+        page.route("**/page/inbox?*", lambda route: route.fulfill(status=429), times=1)
+        turns.release(2)
+        expect(page.locator("#inbox")).not_to_contain_text("Reading")
+        expect(quote).to_have_text(shown)
+        page.close()
 
 
 def test_quality_says_what_to_do_next_and_tests_a_file(address, open_page, tmp_path):
@@ -740,7 +787,7 @@ def test_an_error_and_a_success_never_stand_side_by_side(address, open_page, mon
     ask(page, "I want to order a large pizza with olives")
     pick(page)
     page.keyboard.type("order lunch")
-    page.click("#picked .new")
+    page.click("#picked .new:has-text('“order lunch”')")  # not what was typed of it so far
     says(page, "Taught")
 
     def refuse(*_):
@@ -886,6 +933,7 @@ def test_every_screen_is_accessible(sizes, open_page, n_classes, width, scheme):
         page.fill("#inbox-texts", "\n".join(f"how do I reset the device {i}" for i in range(9)))
         page.click("details[open] button.primary")
     page.wait_for_selector("#sort")
+    expect(page.locator("#inbox")).not_to_contain_text("Reading")  # or it changes under the check
     check(axe, page, "inbox card")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 

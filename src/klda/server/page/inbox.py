@@ -41,8 +41,13 @@ CELLS = ("class", "state", "probability")  # columns that a file gets
 Order = Literal["most", "new", "class"]
 
 
-async def _card(state: PageState, order: str, said: str = "") -> dict[str, Any]:
-    """Return what the screen shows: a text, its answer, and what can be done with many."""
+async def _card(
+    state: PageState, order: str, said: str = "", number: int | None = None
+) -> dict[str, Any]:
+    """Return what the screen shows: a text, its answer, and what can be done with many.
+
+    With the `number` of a text, that one if it still waits: who looks at it is about to sort it.
+    """
     # First: what is read in the meantime is asked for again.
     sorted_, waits, unread = await state.service.run(state.waiting.progress)
     ranking = await state.inbox.ranking()
@@ -50,7 +55,7 @@ async def _card(state: PageState, order: str, said: str = "") -> dict[str, Any]:
     order = order if order in ranking.order else "most"
     left = [i for i in ranking.order[order] if i in there]
     items = {item.id: item for item in ranking.items}
-    item = items[left[0]] if left else None
+    item = items[number if number in left else left[0]] if left else None
     answer = verdict = None
     if item is not None and item.row is not None and state.service.snapshot.counts:
         snapshot = state.service.snapshot
@@ -106,9 +111,11 @@ async def show_inbox(request: Request, state: CurrentState, order: str = "most")
 
 
 @router.get("/page/inbox")
-async def show_card(request: Request, state: CurrentState, order: str = "most") -> Response:
-    """Show the next text in another order."""
-    return await _next(request, state, order, "", is_changed=False)
+async def show_card(
+    request: Request, state: CurrentState, order: str = "most", number: ItemNumber | None = None
+) -> Response:
+    """Show the next text in another order; or, while others are read, the one that is shown."""
+    return render(request, "card.html", **await _card(state, order, number=number))
 
 
 @router.post("/page/inbox/add")
