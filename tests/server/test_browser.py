@@ -487,6 +487,33 @@ def test_the_inbox_can_be_sorted_while_texts_are_read(open_page, tmp_path, monke
         page.close()
 
 
+def test_what_klda_is_sure_of_is_accepted_together_but_for_what_is_left_out(address, open_page):
+    with Client(address) as client:
+        known = client.classes
+        texts = list(dict.fromkeys(e.text for e in examples("test") if e.intent in known))
+        pairs = zip(texts, client.answer(texts), strict=True)
+        sure = [text for text, answer in pairs if answer.known and answer.top[0][1] >= 0.97]
+        page = open_page(address, "inbox")
+        page.fill("#inbox-texts", "\n".join(sure))
+        page.click("button:text-is('Add')")
+        group = page.locator(".group", has_text="klda is above 95% sure")
+        expect(page.locator("#inbox")).not_to_contain_text("Reading")
+        expect(group.locator("h2")).to_have_text(f"klda is above 95% sure of {len(sure)}")
+        if not group.locator("details[open]").count():
+            group.locator("summary").click()
+        wrong = group.locator(".choice").first
+        text = wrong.inner_text()
+        wrong.click()
+        # What is taught in between, and new to who looks at the list, is not accepted with it.
+        client.learn(["hello there"] * 2, ["greeting"] * 2)
+        group.locator("button", has_text="Accept all").click()
+        expect(page.locator("#inbox")).to_contain_text(f"Accepted {len(sure) - 1} texts.")
+        expect(page.locator("#sort blockquote")).to_have_text(text)
+        page.goto(address + "quality")
+        assert "As you teach" not in page.locator("main").inner_text()  # these tell nothing
+        assert sum(client.classes.values()) == sum(known.values()) + len(sure) + 1
+
+
 def test_quality_says_what_to_do_next_and_tests_a_file(address, open_page, tmp_path):
     with Client(address) as client:
         client.declare("printer_jam")

@@ -31,6 +31,7 @@ from klda.server.schemas import ItemNumber
 from klda.server.settings import MAX_TEXT_LENGTH
 
 SURE = 0.95  # texts above it can be accepted together
+MOST_ACCEPTED = 1000  # at once
 SHOWN_ALIKE, SHOWN_GROUPS = 10, 3  # texts of a group, and groups
 SHOWN_CLASSES = 12  # of those that can be accepted together
 SHOWN_PIXELS = 640  # the longer side of an image
@@ -62,7 +63,7 @@ async def _card(
         (answer,) = await state.service.run(snapshot.answer, item.row[None], KEYS)
         verdict = snapshot.verdict(answer)
     sure: dict[Label, list[Item]] = {}
-    for i, label in _sure(ranking, there):
+    for i, label in _sure(ranking, there)[:MOST_ACCEPTED]:
         sure.setdefault(label, []).append(items[i])
     groups = [[items[i] for i in group if i in there] for group in ranking.groups]
     # What is taught together is shown; of a large group, the rest is proposed afterwards.
@@ -90,11 +91,13 @@ async def _card(
 
 
 def _sure(ranking: Ranking, left: set[int]) -> list[tuple[int, Label]]:
-    return [
-        (i, answer.top[0][0])
+    """Return the ids of texts that klda is sure of, with their classes; the least sure first."""
+    found = [
+        (answer.top[0][1], i, answer.top[0][0])
         for i, (answer, verdict) in ranking.answers.items()
         if i in left and verdict == Verdict.SURE and answer.top[0][1] >= SURE
     ]
+    return [(i, label) for _, i, label in sorted(found, key=lambda one: one[:2])]
 
 
 async def _next(
@@ -251,17 +254,22 @@ async def teach_items(
 
 @router.post("/page/inbox/accept")
 async def accept_sure(
-    request: Request, service: CurrentService, state: CurrentState, order: Field = "most"
+    request: Request,
+    service: CurrentService,
+    state: CurrentState,
+    number: Annotated[list[ItemNumber] | None, Form()] = None,
+    more: Annotated[str, Form(pattern="^[0-9 ]*$")] = "",
+    order: Field = "most",
 ) -> Response:
-    """Teach all texts that klda is sure of."""
+    """Teach texts that klda is sure of: those listed and not left out, and `more` that were not."""
     ranking = await state.inbox.ranking()
     waiting = {item.id: item for item in await service.run(state.waiting.items)}
-    sure = _sure(ranking, set(waiting))
+    sure = _sure(ranking, {*(number or ()), *map(int, more.split())} & set(waiting))
     if not sure:
         raise ServerError("There is no such text any more.", 404)
     numbers, labels = [i for i, _ in sure], [label for _, label in sure]
     rows = np.stack([row for i in numbers if (row := waiting[i].row) is not None])
-    done = await service.learn_rows(rows, labels, by=PAGE)
+    done = await service.learn_rows(rows, labels, by=PAGE, as_answered=True)
     await service.run(state.waiting.done, numbers, labels, done.number)
     return await _next(request, state, order, f"Accepted {counted(len(sure), 'text')}.")
 
