@@ -40,6 +40,7 @@ NOT_KEPT = "Questions are no longer kept; those that were, and were not sorted, 
 CELLS = ("class", "state", "probability")  # columns that a file gets
 
 Order = Literal["most", "new", "class"]
+Numbers = Annotated[str, Form(pattern="^[0-9 ]*$")]
 
 
 async def _card(
@@ -91,7 +92,11 @@ async def _card(
 
 
 def _sure(ranking: Ranking, left: set[int]) -> list[tuple[int, Label]]:
-    """Return the ids of texts that klda is sure of, with their classes; the least sure first."""
+    """Return the ids of texts that klda is sure of, with their classes; the least sure first.
+
+    Those that were skipped, or left out of such a list, are for a person to sort.
+    """
+    left = left - {item.id for item in ranking.items if item.state == "skipped"}
     found = [
         (answer.top[0][1], i, answer.top[0][0])
         for i, (answer, verdict) in ranking.answers.items()
@@ -258,15 +263,21 @@ async def accept_sure(
     service: CurrentService,
     state: CurrentState,
     number: Annotated[list[ItemNumber] | None, Form()] = None,
-    more: Annotated[str, Form(pattern="^[0-9 ]*$")] = "",
+    shown: Numbers = "",
+    more: Numbers = "",
     order: Field = "most",
 ) -> Response:
-    """Teach texts that klda is sure of: those listed and not left out, and `more` that were not."""
+    """Teach texts that klda is sure of: those shown and not left out, and `more` that were not."""
+    kept = set(number or ())
+    if not kept and not more.strip():
+        raise ServerError("All of these are left out: tick those to accept.")
     ranking = await state.inbox.ranking()
     waiting = {item.id: item for item in await service.run(state.waiting.items)}
-    sure = _sure(ranking, {*(number or ()), *map(int, more.split())} & set(waiting))
+    sure = _sure(ranking, {*kept, *map(int, more.split())} & set(waiting))
     if not sure:
         raise ServerError("There is no such text any more.", 404)
+    if left_out := {*map(int, shown.split())} - kept:
+        await service.run(state.waiting.skip, *left_out)
     numbers, labels = [i for i, _ in sure], [label for _, label in sure]
     rows = np.stack([row for i in numbers if (row := waiting[i].row) is not None])
     done = await service.learn_rows(rows, labels, by=PAGE, as_answered=True)

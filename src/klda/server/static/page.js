@@ -173,7 +173,8 @@ const afterAnswer = (answer) => {
 };
 document.addEventListener("htmx:afterSwap", ({ detail }) => {
   if (detail.target.id === "answer") afterAnswer(detail.target);
-  if (detail.target.id !== "inbox") return;
+  const active = document.activeElement;
+  if (detail.target.id !== "inbox" || (active !== document.body && !detail.target.contains(active))) return;
   const next = detail.requestConfig.elt.matches(".group") && $("#inbox .group input[name=label]"); // the next group
   const first = next || $("#inbox .proposed, #inbox .picker[open] input:not([type=hidden])");
   first?.focus({ preventScroll: true });
