@@ -135,11 +135,21 @@ def preview(job: Import) -> dict[str, Any]:
 
 
 def checked(job: Import) -> dict[str, Any]:
-    """Return the rows that look wrong, and how many are there twice; begin to look for them."""
+    """Return the rows that look wrong, and how many are there twice; begin to look for them.
+
+    All that the template is to know: the task goes on while the rest of a screen is computed.
+    """
     job.check()
     found = job.suspects or []
     wrong = [one for one in found if one.problem != "duplicate"]
-    return {"wrong": wrong[:SHOWN_WRONG], "n_wrong": len(wrong), "twice": len(found) - len(wrong)}
+    return {
+        "is_checked": job.suspects is not None,
+        "unchecked": job.unchecked,
+        "n_read": job.done,
+        "wrong": wrong[:SHOWN_WRONG],
+        "n_wrong": len(wrong),
+        "twice": len(found) - len(wrong),
+    }
 
 
 @router.get("/page/import/{number}/check")

@@ -102,7 +102,7 @@ async def header(request: Request) -> dict[str, Any]:
         "model_name": service.settings.model.resolve().name,
         "n_classes": len(snapshot.counts),
         "n_examples": snapshot.samples,
-        "version": snapshot.version,
+        "version": request.state.version,
         "quality": await service.quality(),
         "last": next(reversed(await service.undoable()), None),
     }
