@@ -114,7 +114,7 @@ def photos(folder, dinov2):
 def served(page, folder):
     """Start the server that a page talks to; yield the place it names and the real one."""
     if page.name in ("http.md", "client.md"):
-        command = [sys.executable, "-m", "klda", "serve", "--model", "bot", "--new", "ngrams"]
+        command = [sys.executable, "-m", "klda", "serve", "bot", "--new", "ngrams"]
         server = subprocess.Popen(
             [*command, "--port", "0"], cwd=folder, stderr=subprocess.PIPE, text=True
         )

@@ -15,7 +15,8 @@ def export(
     onnx: Annotated[
         Path, option("Write the model here, as ONNX files.", "--onnx", metavar="FOLDER")
     ],
-    model: options.Model,
+    folder: options.Folder = None,
+    model: options.OptionalModel = None,
     reject: Annotated[
         float | None,
         option(
@@ -33,13 +34,14 @@ def export(
     them. A foundation model that is not like BERT stays outside: then there is only the head. What
     is learned later is not in these files: export again.
 
-    **klda export --model** bot/ **--onnx** bot-onnx/
+    **klda export** bot/ **--onnx** bot-onnx/
     """
     from klda.learner import Learner
 
     if reject is not None:
         check_fraction("--reject", reject)
-    written = Learner.load(model).export_onnx(onnx, reject=reject)
+    at = options.one_folder(folder, model, "export")
+    written = Learner.load(at).export_onnx(onnx, reject=reject)
     files = ", ".join(written["files"])
     lines = [f"Wrote {counted(len(written['classes']), 'class')} to {onnx}: {files}."]
     if "model.onnx" not in written["files"]:
@@ -49,4 +51,4 @@ def export(
         )
     if not written["knows_unknown"]:
         lines.append("Too little was learned to tell unknown inputs: there is no output 'known'.")
-    report(json, {"model": str(model), **written}, " ".join(lines))
+    report(json, {"model": str(at), **written}, " ".join(lines))

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -21,9 +20,7 @@ NOT_CHOSEN = ("n_components", "gamma", "blocks", "device", "rule")
 
 
 def show(
-    folder: Annotated[
-        Path | None, typer.Argument(help="The model folder; or give --model.")
-    ] = None,
+    folder: options.Folder = None,
     model: options.OptionalModel = None,
     verify: Annotated[
         bool, option("Also read every file and compare its checksum.", "--verify")
@@ -59,9 +56,7 @@ def show(
     """
     from klda.storage.folder import folder_damage_named, load
 
-    at = folder or model
-    if at is None or (folder and model):
-        raise typer.BadParameter("Give one model folder: klda show DIR, or klda show --model DIR.")
+    at = options.one_folder(folder, model, "show")
     if confusable or quality or map_file is not None:
         _look(at, confusable, quality, all_classes, map_file, verify, json)
     else:
