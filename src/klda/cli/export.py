@@ -7,8 +7,9 @@ from typing import Annotated
 
 from klda.checks import REFUSED, check_fraction
 from klda.cli import options
-from klda.cli.console import counted, report
+from klda.cli.console import report
 from klda.cli.options import option
+from klda.messages import counted
 
 
 def export(

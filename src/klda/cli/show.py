@@ -10,8 +10,9 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from klda.cli import options
-from klda.cli.console import counted, knowledge, print_json, print_parts, say, table
+from klda.cli.console import knowledge, print_json, print_parts, say, table
 from klda.cli.options import option
+from klda.messages import counted
 
 LATEST = 5  # entries of the history
 MOST = 20  # lines of a table

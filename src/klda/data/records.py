@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from klda.data.batch import Block, Contents, Layout, nested
 from klda.data.chunks import BATCH_BYTES, first_of, gathered
 from klda.data.columns import count_titles, has_header, unique_names
+from klda.messages import counted
 
 DEEPEST = 5  # objects in objects whose cells have names
 OF_SURVEYS = ('{"ImportId":', "Open-Ended Response")  # the last of several rows of a header
@@ -101,7 +102,7 @@ def contents_of_cells(
             if len(cells) == len(names):
                 yield Row(row.line, dict(zip(names, cells, strict=True)), row.size)
             else:
-                has = f"{len(cells)} column{'' if len(cells) == 1 else 's'}"
+                has = counted(len(cells), "column")
                 broken = f"broken row: it has {has}, but the first line has {len(names)}."
                 fix = hint if len(cells) > len(names) else FILL
                 yield row._replace(cells=broken + fix)

@@ -12,6 +12,7 @@ from fastapi.responses import Response
 from klda.data import Layout
 from klda.data.columns import LONGEST_NAME
 from klda.labels import Label, spelt
+from klda.messages import counted
 from klda.server import inputs
 from klda.server.api import CurrentService
 from klda.server.errors import ServerError
@@ -20,7 +21,6 @@ from klda.server.page.render import as_csv, changed, render, screen
 from klda.server.page.routes import Field, router
 from klda.server.page.state import CurrentImport, CurrentState, PageState
 from klda.server.page.teaching import Import
-from klda.server.page.wording import counted
 from klda.server.service import Service
 from klda.server.settings import STOP_SECONDS
 

@@ -15,6 +15,7 @@ from klda.data import Layout
 from klda.engine.solution import Answer
 from klda.inspection.verdict import Verdict
 from klda.labels import Label
+from klda.messages import counted
 from klda.server import inputs
 from klda.server.api import CurrentService
 from klda.server.changes import Undo
@@ -26,7 +27,7 @@ from klda.server.page.routes import PAGE, Field, router
 from klda.server.page.state import CurrentImport, CurrentState, PageState
 from klda.server.page.teaching import MOST_ROWS, Import
 from klda.server.page.waiting import MOST_ASKED, Item
-from klda.server.page.wording import counted, named
+from klda.server.page.wording import named
 from klda.server.schemas import ItemNumber
 from klda.server.settings import MAX_TEXT_LENGTH
 

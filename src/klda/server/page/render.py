@@ -17,6 +17,7 @@ from fastapi.staticfiles import StaticFiles
 from fastapi.templating import Jinja2Templates
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
+from klda.messages import counted
 from klda.server.changes import Change, digest
 from klda.server.errors import ServerError
 from klda.server.gate import SESSION_COOKIE
@@ -43,7 +44,7 @@ _environment.globals["static"] = STATIC_URL
 _FILTERS = (
     wording.shown,
     wording.one_line,
-    wording.counted,
+    counted,
     wording.percent,
     wording.likely,
     wording.ago,
