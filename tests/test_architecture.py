@@ -10,7 +10,7 @@ import klda
 
 SOURCE = Path(klda.__file__).parent
 # A room imports only rooms above it: lazily or not, for types or not.
-BESIDE = ["version", "errors", "checks", "cpus", "labels", "progress"]
+BESIDE = ["version", "errors", "checks", "cpus", "labels", "messages", "progress"]
 ROOMS = [
     *BESIDE,
     "engine",

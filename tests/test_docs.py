@@ -14,6 +14,7 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import typer
 
@@ -113,7 +114,7 @@ def photos(folder, dinov2):
 def served(page, folder):
     """Start the server that a page talks to; yield the place it names and the real one."""
     if page.name in ("http.md", "client.md"):
-        command = [sys.executable, "-m", "klda", "serve", "--model", "bot", "--new", "ngrams"]
+        command = [sys.executable, "-m", "klda", "serve", "bot", "--new", "ngrams"]
         server = subprocess.Popen(
             [*command, "--port", "0"], cwd=folder, stderr=subprocess.PIPE, text=True
         )
@@ -351,6 +352,29 @@ def test_the_findings_list_every_missed_target():
         place = re.split(r" \(|,", where)[0]
         assert re.search(rf"(?<!\d){re.escape(found)}\b", section), found
         assert place in section, where
+
+
+def test_the_findings_quote_the_accuracies_that_klda_expects():
+    draws = pd.read_json(ROOT / "results" / "quality.jsonl", lines=True, dtype={"shots": str})
+    means = draws.groupby(["dataset", "shots"], sort=False)[
+        ["expected", "as_learned", "tested", "off"]
+    ].mean()
+    findings = (DOCS / "results.md").read_text(encoding="utf-8")
+    said = list(rows_of(findings, "Does it know how good it is?").values())[2:]
+    shown = [f"{e:.1f} / {learned:.1f} ({t:.1f})" for e, learned, t, _ in means.to_numpy()]
+    assert [cell for cells in said for cell in cells] == shown
+    off = means.off.abs().unstack("shots")[["5", "20", "all"]]
+    mean, dbpedia = (
+        "{:.1f}, {:.1f} and {:.1f}".format(*x) for x in (off.mean(), off.loc["dbpedia"])
+    )
+    text = findings.split("Does it know how good it is?")[1]
+    within = f"{(off <= 2).to_numpy().sum()} of the {off.size} cells"
+    assert f"The mean difference is {mean} points, and {within}" in text
+    inside = (draws.low <= draws.as_learned) & (draws.as_learned <= draws.high)
+    assert f"holds {inside.sum()} of {len(draws)} times" in text
+    how_many = (DOCS / "howto" / "how-many-examples.md").read_text(encoding="utf-8")
+    assert f"{mean} points with 5, 20 and all" in " ".join(how_many.split())
+    assert f"DBpedia: {dbpedia}" in how_many
 
 
 def test_a_page_quotes_how_far_off_the_expected_accuracy_is():

@@ -43,6 +43,7 @@ def test_help_reads_like_a_manual(cli):
     assert cli("--version").stdout.startswith("klda 0")
 
 
+ONE_FOLDER = ("show", "serve", "export")
 COMMANDS = ("learn", "forget", "rename", "merge", "predict", "evaluate", "serve", "show", "declare")
 
 
@@ -219,3 +220,11 @@ def test_integer_classes_taught_in_python_work_on_the_command_line(cli, rows, tm
     cli("forget", "--model", model, 2)
     assert Learner.load(model).classes == {1: 12}
     assert "not an integer" in cli("learn", rows("x", "a"), "--model", model, code=1).stderr
+
+
+@pytest.mark.parametrize("command", ONE_FOLDER)
+@pytest.mark.parametrize("given", [[], ["a", "--model", "b"]])
+def test_a_command_for_one_folder_says_how_to_give_it(cli, command, given):
+    options = ["--onnx", "out"] if command == "export" else []
+    said = " ".join(cli(command, *given, *options, code=2).stderr.replace("│", " ").split())
+    assert f"klda {command} DIR, or klda {command} --model DIR" in said

@@ -13,7 +13,7 @@ def test_a_model_of_features_is_written_as_its_head(cli, make, tmp_path):
 
 def test_a_folder_in_use_is_refused(cli, make):
     model = make("m", "ab")
-    assert "is not empty" in cli("export", "--model", model, "--onnx", model, code=1).stderr
+    assert "is not empty" in cli("export", model, "--onnx", model, code=1).stderr
 
 
 def test_texts_come_with_their_tokenizer(cli, bot, tmp_path):

@@ -11,6 +11,7 @@ import gzip
 import io
 import json
 import sys
+import zipfile
 from datetime import date
 from pathlib import Path
 from typing import NamedTuple
@@ -219,6 +220,35 @@ def make_exports():
             (str(i), f"{1 + i % 3}.5.2026", "web", f"{title} it is", reply, link, text, label)
         )
     add("by content, among columns like it", "a.csv", table(lines))
+    # Inboxes, surveys, and programs that label.
+    chats = ("conversation_id={0}", "author_type=user", "subject=SUBJECT", "body=BODY", "tags=")
+    add("intercom", "a.csv", tickets("chats", *chats, "team_assignee_name=LABEL", "state=closed"))
+    tagged = ("Ticket id={0}", "Initial channel=email", "Assignee name=Ann", "Tags=")
+    tagged = (*tagged, "Subject=SUBJECT", "First message body=BODY", "Intents=LABEL")
+    add("gorgias", "a.csv", tickets("gorgias", *tagged))
+    felt = ("tweet_id=57{0}", "airline_sentiment=LABEL", "airline=Delta", "name=jo", "text=BODY")
+    add("tweets with a sentiment", "a.csv", tickets("tweets", *felt))
+    asked = ("StartDate=2026-05-{0:02} 10:00", "ResponseId=R_{0}", "Q1=BODY", "Q2=LABEL")
+    first, *answers = tickets("qualtrics", *asked).splitlines(keepends=True)
+    more = [("Start Date", "Response ID", "How can we help?", "Team")]
+    more.append([json.dumps({"ImportId": name}) for name in ("startDate", "_id", "QID1", "QID2")])
+    add("three rows of a header", "a.csv", first + table(more) + "".join(answers))
+    asked = ("Respondent ID=118{0}", "What is your question?=BODY", "Which area?=LABEL", "=")
+    first, *answers = tickets("monkey", *asked).splitlines(keepends=True)
+    more = table([("", "Open-Ended Response", "Response", "Other (please specify)")])
+    add("two rows of a header", "a.csv", first + more + "".join(answers))
+    of_index = [(str(i), *row) for i, row in enumerate(rows("index", header=None))]
+    add("an index of pandas", "a.csv", table([("", "text", "label"), *of_index]))
+    codes = {label: str(i) for i, label in enumerate(CLASSES)}
+    coded = [(text, codes[la], la) for text, la in rows("coded", header=None)]
+    add("numbers and names of classes", "a.csv", table([("text", "label", "label_text"), *coded]))
+    ends = [(text.replace("\n", "\r\n"), la) for text, la in rows("ends")]
+    add("windows line ends in texts", "a.csv", table(ends, end="\n"))
+    smart = [(f"“{text}” – it’s urgent…", la) for text, la in rows("smart", header=None)]
+    add("typographic quotes", "a.csv", table([("text", "label"), *smart]).encode("cp1252"))
+    arabic = [(f"أين بطاقتي رقم {i} من فضلك؟", "بطاقات 💳") for i in range(9)]
+    arabic = [("النص", "التصنيف"), *arabic, *rows("arabic", header=None)]
+    add("right to left, and emoji", "a.csv", table(arabic), classes=CLASSES | {"بطاقات 💳": 9})
     # Other kinds of files.
     add(
         "workbook", "a.xlsx", workbook(rows("xlsx", subject=True, header=("Title", "Body", "Team")))
@@ -251,6 +281,20 @@ def make_exports():
     add("json deep inside", "a.json", json.dumps(deep, indent=1))
     lines = "".join(json.dumps(row) + "\n" for row in objects("jsonl"))
     add("jsonl", "a.jsonl", lines)
+    comments = [{"body": "We look into it.", "type": "public"}]
+    desk = [
+        {"Anfrage": text, "Bereich": label, "comments": comments}
+        for text, label in rows("comments", header=None)
+    ]
+    add("lists in the rows of a json", "a.json", json.dumps({"offset": 0, "tickets": desk}))
+    luis = {
+        "intents": [{"name": name} for name in CLASSES],
+        "utterances": [{"text": text, "intent": la} for text, la in rows("luis", header=None)],
+    }
+    add("the second list of a json", "a.json", json.dumps(luis))
+    hub = [{"row_idx": i, "row": row} for i, row in enumerate(objects("hub"))]
+    hub = {"features": [{"name": "text"}, {"name": "label"}], "rows": hub}
+    add("rows inside rows", "a.json", json.dumps(hub))
     inside = [
         {
             "id": i,
@@ -281,6 +325,22 @@ def make_exports():
     add("labels with what can't be seen", "a.csv", table([("text", "label"), *unseen]))
     things = [{**row, "label": [{"id": 1, "name": row["label"]}]} for row in objects("things")]
     add("labels that are objects", "a.json", json.dumps(things))
+    shown = [{**row, "label": [{"displayName": row["label"]}]} for row in objects("shown")]
+    add("labels that have a display name", "a.json", json.dumps(shown))
+    studio = [
+        {
+            "id": i,
+            "data": {"text": row["text"]},
+            "annotations": [
+                {"result": [{"type": "choices", "value": {"choices": [row["label"]]}}]},
+                {"result": [], "was_cancelled": True},
+            ],
+        }
+        for i, row in enumerate(objects("studio"))
+    ]
+    add("label studio", "a.json", json.dumps(studio))
+    written = [(text, str([label])) for text, label in rows("written", header=None)]
+    add("lists written as python does", "a.csv", table([("text", "labels"), *written]))
     codes = [{**row, "label": float(i % 2)} for i, row in enumerate(objects("floats"))]
     add("labels with a point", "a.json", json.dumps(codes), classes={"0": 6, "1": 6})
     spam = [{**row, "label": i % 3 == 0} for i, row in enumerate(objects("spam"))]
@@ -331,6 +391,16 @@ def make_exports():
     vague = tickets("vague", "Nr={0}", "Anfrage=BODY", "Ort=LABEL", "Art=LABEL")
     fault("two columns of classes", "a.csv", vague, "can't tell which column holds the label")
     fault("not there", "a.csv", table(rows("x")), "no column 'body'", layout=Layout("body"))
+    fault("a footer", "a.csv", table(rows("footer")) + "\n\nTotal: 12 rows\n", "1 column, but the")
+    fault("hebrew", "a.csv", "text,label\r\nאיפה הכרטיס,כרטיס\r\n".encode("cp1255"), "Name its enc")
+    chat = {"subject": "Card", "body": [{"from": "me", "text": "Where is it?"}], "label": CARDS}
+    fault("messages in a list", "a.jsonl", json.dumps(chat), "must be a string; got list: [{'from'")
+    chat = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": PINS}]}
+    fault("chats for tuning", "a.jsonl", json.dumps(chat), "only lists in messages; expected one")
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("tickets.csv", table(rows("packed")))
+    fault("an archive", "a.zip", packed.getvalue(), "is an archive, not a table. Unpack it first.")
     fault("nothing", "a.csv", b"", "is empty")
     fault("a header only", "a.csv", "text,label\r\n", "is empty")
     fault("half a json", "a.json", json.dumps(objects("half"))[:-20], "not JSON")

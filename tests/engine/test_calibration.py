@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from klda import KLDA, LDA
-from klda.engine.calibration import Evidence
+from klda.engine.calibration import OCTAVES, Evidence
 from klda.inspection.evaluation import Reliability
 from tests import reference
 from tests.reference import DEVICE
@@ -62,6 +62,20 @@ def test_unknown_inputs_are_told_from_known_ones_at_the_asked_rate(kind, n):
     assert 1 - model.is_known(test[fresh], by_class=True).mean() == pytest.approx(0.05, abs=0.05)
 
 
+@pytest.mark.parametrize("k", [3, 5, 8])
+def test_samples_left_out_look_as_novel_as_new_ones(k):
+    beyond = []
+    for seed in range(30):
+        X, y = reference.blobs(1000, 10, 8, spread=0.8, seed=seed)
+        few = np.concatenate([np.flatnonzero(y == label)[:k] for label in range(8)])
+        model = make(n_components=256).fit(X[few], y[few])
+        left_out = model.solution_.calibration.novelty
+        limit = np.quantile(left_out, 0.95, method="weibull")  # a new one is beyond it in 5%
+        fresh = model.novelty(X[np.setdiff1d(np.arange(1000), few)])
+        beyond.append((fresh > limit).mean())
+    assert np.mean(beyond) == pytest.approx(0.05, abs=3 * np.std(beyond) / np.sqrt(30))
+
+
 def test_expected_accuracy_is_that_of_new_samples():
     X, y = reference.blobs(4000, 10, 12, spread=2.5)
     for n in (120, 600, 2000):
@@ -86,6 +100,20 @@ def test_expected_accuracy_from_few_samples_is_right_on_average(k):
         of_hits.append(found.right.mean() - accuracy)
     assert abs(np.mean(gaps)) < 0.02 + 2.5 * np.std(gaps) / np.sqrt(40)
     assert np.std(gaps) < np.std(of_hits)  # of which there are few
+
+
+def test_a_sample_that_was_left_out_is_missed_more_the_fewer_there_are():
+    n = 20_000  # so many that the mean probability hardly counts
+    evidence = Evidence(
+        labels=["a", "b"] * (n // 2),
+        sizes=np.full(n, n),
+        novelty=np.zeros(n),
+        behind=np.where(np.arange(n) % 4, 0.0, 1.0),  # three of four are right
+        doubts=np.full((n, len(OCTAVES)), 0.3, np.float32),
+    )
+    hits = [evidence.calibration("ab", np.array([k, k]), 1.0).hits for k in (2, 5, 1000)]
+    assert hits[0] > hits[1] + 0.01 > hits[2] + 0.02
+    assert hits[2] == pytest.approx(0.75, abs=0.003)
 
 
 def test_a_range_holds_the_accuracy_as_often_as_it_says():

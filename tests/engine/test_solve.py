@@ -167,6 +167,24 @@ def test_a_sample_left_out_is_removed_from_all_estimated_means():
         np.testing.assert_allclose(ours[i], linear + rule.offsets, rtol=1e-6, atol=1e-6)
 
 
+def test_what_a_sample_adds_to_the_length_of_its_class_mean_is_left_out():
+    X, y = reference.blobs(150, 6, 4)
+    engine = learned(X, y, parameters(small_sample_correction=False))
+    engine.solution()
+    Z, rule = reference.lifted(engine.model.map, X), engine.rule
+    lifted = engine.model.map.lift(X[:20])
+    at, _, (_, lengths) = left_out.leave_one_out(rule, lifted, y[:20].tolist())
+    rho, means = rule.factor.inverse.rho, reference.statistics(Z, y)[2]
+    counts, centred = np.bincount(y), means - means.mean(axis=0)
+    for i in range(20):
+        rest = np.arange(150) != i
+        scatter, c = reference.statistics(Z[rest], y[rest])[3], at[i]
+        R = np.linalg.inv(scatter + rho * np.eye(48))
+        expected = rule.novelty.lengths.copy()
+        expected[c] -= 2 * 150 * (Z[i] - means[c]) @ R @ centred[c] / (counts[c] - 1)
+        np.testing.assert_allclose(lengths[i], expected, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("few", [True, False])
 def test_leaving_out_agrees_with_models_that_never_learned_the_sample(few):
     X, y = reference.blobs(120 if few else 700, 8, 6, spread=2.0)

@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import re
 import shutil
+import threading
 import time
 
 import pytest
@@ -18,6 +20,8 @@ playwright = pytest.importorskip(
 from klda.server.batching import Batcher
 from klda.server.client import Client
 from klda.server.errors import ServerError
+from klda.server.page import ranking
+from klda.server.service import Service
 from tests.factories import examples, unknown_questions
 
 from .conftest import ASK, KEYS, TEACH, listening, samples, wait_for
@@ -123,7 +127,7 @@ def test_ask_confirm_correct_and_explain(address, open_page):
     ask(page, "I want to order a large pizza with olives")
     pick(page)
     page.keyboard.type("order lunch")
-    page.click("#picked .new")
+    page.click("#picked .new:has-text('“order lunch”')")  # not what was typed of it so far
     says(page, "Taught as “order lunch”, a new class.")
     expect(page.locator("#figures")).to_contain_text("7 classes, 97 examples")
     expect(page.locator("#value")).to_be_focused()
@@ -200,6 +204,11 @@ def test_what_fits_nothing_is_new(address, open_page):
     expect(page.locator("#answer")).not_to_contain_text("%")
     expect(page.locator("#label")).to_be_focused()
 
+    # Who finds that klda says so too readily gets to the slider.
+    page.click("details.why summary")
+    page.click("text=Change how readily klda says so")
+    expect(page.locator("#place")).to_be_in_viewport()
+
 
 def test_hostile_names_and_texts_stay_text(address, open_page):
     page = open_page(address)
@@ -207,7 +216,7 @@ def test_hostile_names_and_texts_stay_text(address, open_page):
     ask(page, f"{evil} is my text")
     pick(page)
     page.keyboard.type(evil)
-    page.click("#picked .new")
+    page.locator("#picked .new", has_text=f"“{evil}”").click()
     says(page, "a new class")
     for path in ("classes", "classes/map", "history"):
         page.goto(address + path)
@@ -438,6 +447,85 @@ def test_the_inbox_is_sorted_with_the_keyboard_alone(address, open_page):
     page.keyboard.press("Enter")
     expect(page.locator("#inbox")).to_contain_text("Nothing to sort")
     expect(figures).to_contain_text("99 examples")
+
+
+def test_the_inbox_can_be_sorted_while_texts_are_read(open_page, tmp_path, monkeypatch):
+    """What is shown and typed stays, while a request fails, and while more texts are read."""
+    monkeypatch.setattr(ranking, "CHUNK", 1)
+    real, turns = Service.encode, threading.Semaphore(3)
+
+    async def encode(service, inputs):
+        while not turns.acquire(blocking=False):
+            await asyncio.sleep(0.01)
+        return await real(service, inputs)
+
+    with listening(tmp_path / "new", new="ngrams") as address:
+        page = open_page(address)
+        with Client(address) as client:
+            client.learn(["a card", "a parcel"], ["card", "parcel"])
+        monkeypatch.setattr(Service, "encode", encode)
+        page.goto(address + "inbox")
+        page.fill("#inbox-texts", "\n".join(f"where is parcel {i}" for i in range(6)))
+        page.click("button:text-is('Add')")
+        expect(page.locator("#inbox")).to_contain_text("Reading 3 texts")
+        quote, asked = page.locator("#sort blockquote"), page.expect_response("**/page/inbox?*")
+        shown = quote.inner_text()
+        expect(page.locator("#sort .proposed")).to_be_focused()
+        page.keyboard.press("n")
+        page.keyboard.type("someth")
+        turns.release()
+        with asked:
+            pass
+        expect(page.locator("#label")).to_have_value("someth")
+        page.keyboard.type("ing new")
+        page.keyboard.press("Enter")
+        expect(page.locator("#figures")).to_contain_text("3 classes, 3 examples")
+        expect(page.locator("#inbox")).to_contain_text("Reading 2 texts")
+        taught = shown
+        shown = quote.inner_text()
+        assert shown != taught
+        page.route("**/page/inbox?*", lambda route: route.fulfill(status=429), times=1)
+        page.click("summary:text-is('Add texts to sort')")
+        page.focus("#inbox-texts")
+        turns.release(2)
+        expect(page.locator("#inbox")).not_to_contain_text("Reading")
+        expect(quote).to_have_text(shown)
+        expect(page.locator("#inbox-texts")).to_be_focused()
+        page.close()
+
+
+def test_what_klda_is_sure_of_is_accepted_together_but_for_what_is_left_out(address, open_page):
+    with Client(address) as client:
+        known = client.classes
+        texts = list(dict.fromkeys(e.text for e in examples("test") if e.intent in known))
+        pairs = zip(texts, client.answer(texts), strict=True)
+        sure = [text for text, answer in pairs if answer.known and answer.top[0][1] >= 0.97]
+        page = open_page(address, "inbox")
+        page.fill("#inbox-texts", "\n".join(sure))
+        page.click("button:text-is('Add')")
+        group = page.locator(".group", has_text="klda is above 95% sure")
+        expect(page.locator("#inbox")).not_to_contain_text("Reading")
+        expect(group.locator("h2")).to_have_text(f"klda is above 95% sure of {len(sure)}")
+        if not group.locator("details[open]").count():
+            group.locator("summary").click()
+        choices = group.locator(".choice")
+        for choice in choices.all():
+            choice.click()
+        if choices.count() == len(sure):
+            group.locator("button", has_text="Accept all").click()
+            expect(group.locator(".problem")).to_contain_text("All of these are left out")
+        for choice in choices.all()[1:]:
+            choice.click()
+        text = choices.first.inner_text()
+        # What is taught in between, and new to who looks at the list, is not accepted with it.
+        client.learn(["hello there"] * 2, ["greeting"] * 2)
+        group.locator("button", has_text="Accept all").click()
+        expect(page.locator("#inbox")).to_contain_text(f"Accepted {len(sure) - 1} texts.")
+        expect(page.locator("#sort blockquote")).to_have_text(text)
+        expect(group).to_have_count(0)
+        page.goto(address + "quality")
+        assert "As you teach" not in page.locator("main").inner_text()  # these tell nothing
+        assert sum(client.classes.values()) == sum(known.values()) + len(sure) + 1
 
 
 def test_quality_says_what_to_do_next_and_tests_a_file(address, open_page, tmp_path):
@@ -740,7 +828,7 @@ def test_an_error_and_a_success_never_stand_side_by_side(address, open_page, mon
     ask(page, "I want to order a large pizza with olives")
     pick(page)
     page.keyboard.type("order lunch")
-    page.click("#picked .new")
+    page.click("#picked .new:has-text('“order lunch”')")  # not what was typed of it so far
     says(page, "Taught")
 
     def refuse(*_):
@@ -886,6 +974,7 @@ def test_every_screen_is_accessible(sizes, open_page, n_classes, width, scheme):
         page.fill("#inbox-texts", "\n".join(f"how do I reset the device {i}" for i in range(9)))
         page.click("details[open] button.primary")
     page.wait_for_selector("#sort")
+    expect(page.locator("#inbox")).not_to_contain_text("Reading")  # or it changes under the check
     check(axe, page, "inbox card")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 

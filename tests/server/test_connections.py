@@ -49,12 +49,24 @@ def is_closed(connection):
 
 
 def status(address):
-    client = http.client.HTTPConnection(urlsplit(address).netloc, timeout=SECONDS)
-    try:
-        client.request("GET", "/v1/health")
-        return client.getresponse().status
-    finally:
-        client.close()
+    """What a client is answered that goes on until its request was sent in time."""
+    while True:
+        client = http.client.HTTPConnection(urlsplit(address).netloc, timeout=SECONDS)
+        try:
+            client.request("GET", "/v1/health")
+            return client.getresponse().status
+        except ConnectionError:  # on a busy computer, the request came too late
+            continue
+        finally:
+            client.close()
+
+
+def answered(connection):
+    """The status of the next answer, which is read to its end."""
+    response = http.client.HTTPResponse(connection)
+    response.begin()
+    response.read()
+    return response.status
 
 
 @pytest.mark.parametrize("before", [b"", HEALTH], ids=["first", "second"])
@@ -90,7 +102,10 @@ def test_a_request_that_drips_ends_its_connection(features_model, sent):
 
 def test_a_large_body_may_take_its_time(features_model):
     body = json.dumps({"features": rows("ants", 20)}).encode()
-    limits = {**IMPATIENT, "least": 100}
+    limits = {
+        "seconds": 2.0,
+        "least": 100,
+    }  # long beside the pause of a busy computer
     with listening(features_model, limits) as address, connected(address) as connection:
         head = f"POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
         connection.sendall(
@@ -99,8 +114,8 @@ def test_a_large_body_may_take_its_time(features_model):
         began, step = time.monotonic(), len(body) // 10
         for start in range(0, len(body), step):
             connection.sendall(body[start : start + step])
-            time.sleep(0.15)
-        assert time.monotonic() - began > 2 * WAIT
+            time.sleep(0.5)
+        assert time.monotonic() - began > 2 * limits["seconds"]
         assert connection.recv(4096).startswith(b"HTTP/1.1 200")
 
 
@@ -126,15 +141,17 @@ def test_an_answer_may_take_longer_than_a_request(features_model, monkeypatch):
 def test_the_least_recently_used_connection_makes_room(features_model):
     with listening(features_model, {"connections": 16}) as address, ExitStack() as stack:
         first, *others = [stack.enter_context(connected(address)) for _ in range(16)]
-        for one in (first, *others):
+        for one in (first, *others, first):  # once there is an answer, the next may be used
+            one.sendall(HEALTH)
+            assert answered(one) == 200
+        for one in others:
             one.sendall(HALF_HEADERS)
-        time.sleep(0.5)
-        first.sendall(b".0.0.1\r\n")
-        time.sleep(0.5)
+        first.sendall(HEALTH)
+        assert answered(first) == 200
         assert status(address) == 200
         assert is_closed(others[0])
-        first.sendall(b"Connection: close\r\n\r\n")
-        assert first.recv(4096).startswith(b"HTTP/1.1 200")
+        first.sendall(HEALTH)
+        assert answered(first) == 200
 
 
 def test_a_uvicorn_with_other_names_for_its_state_cuts_no_request_off():

@@ -6,6 +6,7 @@ import threading
 import time
 
 import httpx
+import numpy as np
 import pytest
 
 from klda import Client
@@ -55,13 +56,15 @@ def test_a_stop_does_not_wait_for_those_who_follow(features_model):
 
 
 def test_signs_of_life_and_an_end_after_a_while(features_model, monkeypatch):
-    monkeypatch.setattr(events, "STREAM_SECONDS", 0.3)
     with listening(features_model) as address:
-        answer = httpx.get(f"{address}v1/events")
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    assert "content-encoding" not in answer.headers
-    assert answer.text.count("event: change") == 1
-    assert answer.text.count("\n:\n") >= 2
+        with httpx.stream("GET", f"{address}v1/events", timeout=60) as answer:
+            lines = answer.iter_lines()
+            assert "event: change" in [next(lines) for _ in range(4)]
+            assert [next(line for line in lines if line) for _ in range(3)] == [":"] * 3
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert "content-encoding" not in answer.headers
+        monkeypatch.setattr(events, "STREAM_SECONDS", 0.3)
+        assert httpx.get(f"{address}v1/events", timeout=60).text.count("event: change") == 1
 
 
 def test_those_who_follow_need_a_key_and_are_not_too_many(features_model, monkeypatch):
@@ -82,16 +85,17 @@ def test_a_stream_that_ends_is_asked_for_again_after_a_pause_and_tells_what_is_n
     monkeypatch.setattr(events, "STREAM_SECONDS", 0.0)
     monkeypatch.setattr("klda.server.client.FOLLOW_AGAIN_SECONDS", 0.2)
     with listening(features_model) as address, Client(address) as client, Client(address) as other:
-        streams, seen = [], []
-        stream = client._http.stream
-        monkeypatch.setattr(
-            client._http, "stream", lambda *of, **how: streams.append(1) or stream(*of, **how)
-        )
+        began, stream = [], client._http.stream
+
+        def count(*of, **how):
+            began.append(time.monotonic())
+            if len(began) == 4:
+                other.learn(rows("dogs", 2), ["dogs"] * 2)
+            return stream(*of, **how)
+
+        monkeypatch.setattr(client._http, "stream", count)
         following = client.follow()
-        seen.append(next(following))
-        teach = threading.Timer(1.0, other.learn, (rows("dogs", 2), ["dogs"] * 2))
-        teach.start()
-        seen.append(next(following))
-        teach.join()
+        seen = [next(following), next(following)]
     assert [one["version"] for one in seen] == [FIRST - 1, FIRST]
-    assert 3 <= len(streams) <= 8
+    assert len(began) == 4
+    assert min(np.diff(began)) >= 0.2

@@ -25,7 +25,7 @@ from klda.learner import Learner
 from klda.server.client import Client
 from tests.factories import ServiceProcess
 
-from .conftest import journaled
+from .conftest import journaled, wait_for
 
 KILLS = int(os.environ.get("KLDA_KILLS", "5"))
 SECONDS = float(os.environ.get("KLDA_LOAD_SECONDS", "4"))
@@ -207,6 +207,7 @@ def test_a_graceful_stop_answers_and_saves_what_is_under_way(features_model, inp
     crowd, record = Clients(server, inputs), Record()
     with ThreadPoolExecutor(1) as pool:
         going = pool.submit(crowd.go, 8, 30.0, 0.5, record)
+        wait_for(lambda: record.acknowledged, 60)
         time.sleep(1.0)
         assert server.stop() == 0
         going.result()

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from klda import KLDA
@@ -23,6 +24,7 @@ from klda.server.page.quality import chart
 from klda.server.page.teaching import Import
 from klda.server.page.waiting import Waiting
 from klda.server.page.wording import likely
+from klda.server.service import Service
 
 from .conftest import (
     ASK,
@@ -450,6 +452,43 @@ def test_classes_of_the_same_size_are_no_misspellings_of_each_other(tmp_path):
         misspelt = "\n".join(["text,label", *rows, "another text,todo lst"])
         shown = client.get(bring(client, misspelt)).text
         assert '“todo lst” <span class="muted">1 row, much like “todo list”' in shown
+
+
+def test_rows_that_are_found_wrong_while_the_screen_is_computed_are_not_missed(
+    text_model, monkeypatch
+):
+    quality = Service.quality
+
+    async def late(service):
+        (job,) = client.app.state.page.tables.values()
+        while job.suspects is None and not job.unchecked:
+            await asyncio.sleep(0.01)
+        return await quality(service)
+
+    with serving(text_model) as client:
+        where = bring(client, "text,label\nhello there,a\nhello there,a\n")
+        with monkeypatch.context() as patch:
+            patch.setattr(Service, "quality", late)
+            shown = client.get(where).text
+        assert f'hx-get="/page{where}/check"' in shown  # it asks again
+        assert "Leave out 1 duplicate row" in client.get(f"/page{where}/check").text
+
+
+def test_a_change_that_comes_while_a_screen_is_computed_is_not_taken_for_one_that_it_shows(
+    client, monkeypatch
+):
+    history = Service.history
+
+    async def late(service, *page):
+        found = await history(service, *page)
+        await service.learn(np.asarray(rows("dogs", 1)), ["dogs"])
+        return found
+
+    monkeypatch.setattr(Service, "history", late)
+    shown = client.get("/history").text
+    assert "dogs" not in shown.partition("<main")[2]
+    assert f'data-version="{FIRST - 1}"' in shown
+    assert client.get("/v1/health").json()["version"] == FIRST
 
 
 def test_a_large_file_is_taught_without_a_look_at_its_classes(text_model, monkeypatch):

@@ -26,7 +26,9 @@ def sets(tmp_path):
 def test_quality(sets):
     few, all_ = quality(sets, shots="3,all", backbone="ngrams", seeds=1)
     assert (few["shots"], all_["shots"]) == (3, "all")
-    assert all_["off"] == pytest.approx(all_["expected"] - all_["tested"], abs=0.02)
+    assert all_["off"] == pytest.approx(all_["expected"] - all_["as_learned"], abs=0.02)
+    assert all_["shift"] == pytest.approx(all_["as_learned"] - all_["tested"], abs=0.02)
+    assert few["by_chance"] > all_["by_chance"] > 0
     assert all_["low"] <= all_["expected"] <= all_["high"]
 
 

@@ -139,14 +139,6 @@ def test_perfect_probabilities_have_the_calibration_error_of_chance():
     assert row["calibration_error"] < 2 * row["calibration_by_chance"]
 
 
-def test_accuracy_is_weighted_by_the_classes_learned():
-    truth = np.array(["a"] * 8 + ["b"] * 2)
-    answers = np.array(["a"] * 8 + ["a", "b"])
-    learned = np.array(["a", "b", "b", "b"])
-    assert draws.accuracy_as_learned(answers, truth, truth) == pytest.approx(90)
-    assert draws.accuracy_as_learned(answers, truth, learned) == pytest.approx(25 + 75 / 2)
-
-
 def test_inputs_that_cannot_be_judged_count_as_neither_known_nor_refused():
     names, sure = np.array(["a"] * 4), np.ones(4)
     known = Answers(names, sure, np.array([0.0, 1.0, 2.0, 3.0]), [True, True, False, None])

@@ -10,10 +10,11 @@ import typer
 
 from klda.cli import options
 from klda.cli.answers import Record, check_output
-from klda.cli.console import counted, say
+from klda.cli.console import say
 from klda.cli.opening import open_model_and_tables
 from klda.cli.options import option
 from klda.cli.reading import EncodedRows
+from klda.messages import counted
 
 if TYPE_CHECKING:
     from klda.inspection.suspects import Suspect

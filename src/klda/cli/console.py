@@ -21,6 +21,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from klda.errors import KldaError
+from klda.messages import counted
 
 WIDEST_FIGURE = 24  # characters, as "91.2 (90.1 to 92.3)"
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but the tab and the line's end
@@ -65,12 +66,6 @@ def notes_to(say: Callable[[str], None]) -> None:
 
     log.handlers = [Notes()]
     log.setLevel(logging.INFO)
-
-
-def counted(number: int, one: str) -> str:
-    """Return a number with what it counts, as ``"1 class"`` or ``"1,200 classes"``."""
-    many = one + ("es" if one.endswith("s") else "s")
-    return f"{number:,} {one if number == 1 else many}"
 
 
 def knowledge(classes: int, samples: int) -> str:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from klda.cli import options
-from klda.cli.console import counted, knowledge, report
+from klda.cli.console import knowledge, report
 from klda.cli.opening import make_learner, note_similar, saved_change
 from klda.errors import KldaError
+from klda.messages import counted
 
 if TYPE_CHECKING:
     from klda.labels import Label

@@ -12,10 +12,11 @@ from rich.text import Text
 
 from klda.cli import options, reading
 from klda.cli.answers import check_output, write_rows, wrong_rows
-from klda.cli.console import counted, print_json, print_parts, say, table, visible
+from klda.cli.console import print_json, print_parts, say, table, visible
 from klda.cli.options import option
 from klda.errors import KldaError
 from klda.labels import closest
+from klda.messages import counted
 
 if TYPE_CHECKING:
     from klda.inspection.evaluation import Evaluation

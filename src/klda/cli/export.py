@@ -7,15 +7,17 @@ from typing import Annotated
 
 from klda.checks import REFUSED, check_fraction
 from klda.cli import options
-from klda.cli.console import counted, report
+from klda.cli.console import report
 from klda.cli.options import option
+from klda.messages import counted
 
 
 def export(
     onnx: Annotated[
         Path, option("Write the model here, as ONNX files.", "--onnx", metavar="FOLDER")
     ],
-    model: options.Model,
+    folder: options.Folder = None,
+    model: options.OptionalModel = None,
     reject: Annotated[
         float | None,
         option(
@@ -33,13 +35,14 @@ def export(
     them. A foundation model that is not like BERT stays outside: then there is only the head. What
     is learned later is not in these files: export again.
 
-    **klda export --model** bot/ **--onnx** bot-onnx/
+    **klda export** bot/ **--onnx** bot-onnx/
     """
     from klda.learner import Learner
 
     if reject is not None:
         check_fraction("--reject", reject)
-    written = Learner.load(model).export_onnx(onnx, reject=reject)
+    at = options.one_folder(folder, model, "export")
+    written = Learner.load(at).export_onnx(onnx, reject=reject)
     files = ", ".join(written["files"])
     lines = [f"Wrote {counted(len(written['classes']), 'class')} to {onnx}: {files}."]
     if "model.onnx" not in written["files"]:
@@ -49,4 +52,4 @@ def export(
         )
     if not written["knows_unknown"]:
         lines.append("Too little was learned to tell unknown inputs: there is no output 'known'.")
-    report(json, {"model": str(model), **written}, " ".join(lines))
+    report(json, {"model": str(at), **written}, " ".join(lines))

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from klda.cli import options, reading
-from klda.cli.console import counted, report
+from klda.cli.console import report
 from klda.cli.opening import known_class, saved_change
 from klda.cli.options import option
 from klda.errors import KldaError
+from klda.messages import counted
 
 if TYPE_CHECKING:
     from klda.data import Table

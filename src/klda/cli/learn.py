@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from klda.cli import options, reading
-from klda.cli.console import counted, interrupts_ignored, knowledge, report, say
+from klda.cli.console import interrupts_ignored, knowledge, report, say
 from klda.cli.held_out import CheckedChange, check_refusal
 from klda.cli.opening import (
     check_unused,
@@ -23,6 +23,7 @@ from klda.cli.opening import (
     tables_for,
 )
 from klda.errors import KldaError
+from klda.messages import counted
 
 if TYPE_CHECKING:
     from klda.data import Batch, Layout
@@ -193,7 +194,7 @@ def _tell_repeated(job: ResumableLearn) -> None:
 
     if job.repeated:
         again = f"The same rows were learned before: {named(job.repeated)}."
-        say(f"{again} They now count once more.")
+        say(f"{again} They now count once more, and the expected accuracy is too high.")
     if job.samples:
         say(f"Continuing after {job.samples:,} rows.")
 

@@ -57,6 +57,16 @@ def refuse(
         raise typer.BadParameter(f"{words}: not possible with {mode}. Leave it out.")
 
 
+def one_folder(folder: Path | None, model: Path | None, command: str) -> Path:
+    """Return the model folder, which is given with the option's name or without."""
+    at = folder or model
+    if at is None or (folder and model):
+        raise typer.BadParameter(
+            f"Give one model folder: klda {command} DIR, or klda {command} --model DIR."
+        )
+    return at
+
+
 def check_cluster(context: typer.Context, *others: str) -> None:
     """Refuse --workers without --cluster, and with it other options that have no meaning there."""
     if context.params["cluster"] is not None:
@@ -68,6 +78,10 @@ def check_cluster(context: typer.Context, *others: str) -> None:
 Model = Annotated[Path, option("The model folder.", "--model", "-m", metavar="FOLDER")]
 OptionalModel = Annotated[
     Path | None, option("The model folder.", "--model", "-m", metavar="FOLDER")
+]
+# For commands that take nothing else without an option's name.
+Folder = Annotated[
+    Path | None, typer.Argument(help="The model folder; or give --model.", metavar="FOLDER")
 ]
 Output = Annotated[
     Path | None,

@@ -15,10 +15,11 @@ import typer
 
 from klda import data
 from klda.cli.answers import Record, shortened, shown_input, words, write_rows
-from klda.cli.console import counted, print_json, results, say, table
+from klda.cli.console import print_json, results, say, table
 from klda.data import BadRow, Batch, Layout, Table, TableError
 from klda.data.writing import write_csv
 from klda.errors import KldaError
+from klda.messages import counted
 from klda.storage import folder
 
 if TYPE_CHECKING:

@@ -7,11 +7,12 @@ from typing import Annotated
 import typer
 
 from klda.cli import options
-from klda.cli.console import counted, report
+from klda.cli.console import report
 from klda.cli.opening import known_class, saved_change
 from klda.cli.options import option
 from klda.errors import KldaError
 from klda.labels import closest
+from klda.messages import counted
 
 
 def rename(

@@ -14,7 +14,8 @@ KEYED_RATE = 100.0
 
 
 def serve(
-    model: options.Model,
+    folder: options.Folder = None,
+    model: options.OptionalModel = None,
     host: Annotated[str, option("Address to listen on (127.0.0.1).")] = "127.0.0.1",
     port: Annotated[
         int, option("Port (8000); 0 takes any free one.", min=0, max=65535, metavar="PORT")
@@ -58,11 +59,11 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, with a page to teach and ask.
 
-    **klda serve --model** bot/
+    **klda serve** bot/
 
-    **klda serve --model** new-bot/ **--new** minilm
+    **klda serve** new-bot/ **--new** minilm
 
-    **klda serve --model** bot/ **--host** 0.0.0.0 **--keys** keys.txt **--workers** 4
+    **klda serve** bot/ **--host** 0.0.0.0 **--keys** keys.txt **--workers** 4
 
     Keys are also read from KLDA_TEACH_KEYS and KLDA_ASK_KEYS (separated by commas). Without keys
     the service listens on this computer only, and everyone on it may teach.
@@ -70,13 +71,12 @@ def serve(
     from klda.server.run import serve as run
     from klda.server.settings import ServiceSettings, find_keys
 
-    if new is None and not (model.is_dir() and any(model.iterdir())):
-        raise KldaError(
-            f"There is no model in {model}. Start one with: klda serve --model {model} --new minilm"
-        )
+    at = options.one_folder(folder, model, "serve")
+    if new is None and not (at.is_dir() and any(at.iterdir())):
+        raise KldaError(f"There is no model in {at}. Start one with: klda serve {at} --new minilm")
     known = find_keys(keys)
     settings = ServiceSettings(
-        model=model,
+        model=at,
         new=new,
         device=device,
         workers=workers,
@@ -91,4 +91,4 @@ def serve(
         allowed_hosts=tuple(name.lower() for name in allowed_host or ()),
         quiet=quiet,
     )
-    run(settings, lambda address: say(f"klda serves {model} at {address} (Ctrl-C stops it)"))
+    run(settings, lambda address: say(f"klda serves {at} at {address} (Ctrl-C stops it)"))

@@ -6,13 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from klda.cli import options
-from klda.cli.console import counted, knowledge, print_json, print_parts, say, table
+from klda.cli.console import knowledge, print_json, print_parts, say, table
 from klda.cli.options import option
+from klda.messages import counted
 
 LATEST = 5  # entries of the history
 MOST = 20  # lines of a table
@@ -21,9 +21,7 @@ NOT_CHOSEN = ("n_components", "gamma", "blocks", "device", "rule")
 
 
 def show(
-    folder: Annotated[
-        Path | None, typer.Argument(help="The model folder; or give --model.")
-    ] = None,
+    folder: options.Folder = None,
     model: options.OptionalModel = None,
     verify: Annotated[
         bool, option("Also read every file and compare its checksum.", "--verify")
@@ -59,9 +57,7 @@ def show(
     """
     from klda.storage.folder import folder_damage_named, load
 
-    at = folder or model
-    if at is None or (folder and model):
-        raise typer.BadParameter("Give one model folder: klda show DIR, or klda show --model DIR.")
+    at = options.one_folder(folder, model, "show")
     if confusable or quality or map_file is not None:
         _look(at, confusable, quality, all_classes, map_file, verify, json)
     else:

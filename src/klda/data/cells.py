@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import html
 import re
 import reprlib
@@ -15,6 +17,7 @@ from klda.checks import is_blank, text_problem
 from klda.errors import KldaError
 from klda.labels import Label, as_name, check_name
 
+NAMES = ("name", "displayName", "display_name", "value", "title")  # of what names an object
 # A text with one of these is HTML.
 _MARKUP = re.compile(
     r"</(?:p|div|span|a|b|i|em|strong|font|ul|ol|li|td|table|h[1-6]|body)>|<br\s*/?>", re.IGNORECASE
@@ -55,17 +58,19 @@ def without_markup(text: str) -> str:
 def joined(values: Collection[Any]) -> Any:
     """Return the text in several cells; a cell that holds none is passed over."""
     some = [value for value in values if not is_blank(value)]
-    if len(some) < 2 or not all(isinstance(value, str) for value in some):
-        return some[0] if some else None
-    return "\n".join(some)
+    if not all(isinstance(value, str) for value in some):
+        return next(value for value in some if not isinstance(value, str))  # an error names it
+    return "\n".join(some) or None
 
 
 def label_in_cell(value: Any, classes: Collection[Label], typed: bool = False) -> Label:
     """Return the label in a cell, as `as_label` reads it; `typed`, an integer stays one.
 
-    An object stands for its name. Several in a list are one label: a combination, with semicolons
-    between them.
+    An object stands for its name. Several in a list, which may be written as Python or JSON do, are
+    one label: a combination, with semicolons between them.
     """
+    if isinstance(value, str) and value not in classes:
+        value = _unwritten(value)
     found = _name(value)
     if isinstance(value, list) and all(isinstance(_name(one), str) for one in value):
         found = ";".join(map(_name, value))
@@ -83,8 +88,18 @@ def label_in_cell(value: Any, classes: Collection[Label], typed: bool = False) -
 def _name(value: Any) -> Any:
     """Return what names a class: of an object its name, and 3 for 3.0, which tables make of it."""
     if isinstance(value, dict):
-        value = value.get("name", value)
+        value = next((value[name] for name in NAMES if name in value), value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _unwritten(text: str) -> Any:
+    """Return the list that a text is written as, ``['a', 'b']``; or else the text."""
+    if text[:1] == "[" and text[-1:] == "]":
+        with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            found = ast.literal_eval(text)
+            if found and all(isinstance(one, str) for one in found):
+                return found
+    return text
 
 
 def as_label(text: str, classes: Collection[Label]) -> Label:

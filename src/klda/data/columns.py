@@ -21,8 +21,9 @@ TITLES = ("subject", "title", "summary", "short description", "betreff")
 SURE_LABELS = ("label text", "label name", "label", "labels", "intent", "class", "target")
 LABELS = (  # of those that are not sure, the first that has several classes
     *(*SURE_LABELS, "category", "queue", "topic", "team", "tag", "department", "group", "type"),
-    *("component", "components", "component s", "categories", "tags", "y"),
+    *("component", "components", "component s", "categories", "tags", "intents", "sentiment", "y"),
 )
+VAGUE = ("group", "type")  # of whatever the words before them say, as in author_type
 IMAGES = ("image", "images", "path", "file", "filename", "image path", "file name")
 FEATURES = ("features", "feature", "embedding", "embeddings", "vector", "x")
 INPUTS = {"text": (*TEXTS, *TITLES), "image": IMAGES, "features": FEATURES}  # by modality
@@ -133,6 +134,8 @@ def choose(contents: Contents, layout: Layout, modality: str, labels: bool, wher
     label = label or _guessed(contents, [name for name in names if name not in inputs], LABELS)
     inputs, label = _other_of_two(contents, inputs, label)
     if modality == "text":
+        if layout.label is None and label and _says_nothing(contents, label):
+            label = _by_content(contents, inputs, None)[1] or label
         inputs, label = _by_content(contents, inputs, label)
         inputs, label = _other_of_two(contents, inputs, label)
     if len(names) == 1:
@@ -180,6 +183,13 @@ def _guessed(contents: Contents, names: Sequence[str], usual: Sequence[str]) -> 
             found, tells = name, now
         left.remove(name)
     return found
+
+
+def _says_nothing(contents: Contents, name: str) -> bool:
+    """Whether a column is the type or group of something, and always the same."""
+    cells = {str(cell) for cell in contents.head([name]).get(name, ()) if not is_blank(cell)}
+    before, _, last = _spelt(name).rpartition(" ")
+    return bool(before) and last in VAGUE and len(cells) < 2
 
 
 def _guessed_inputs(contents: Contents, modality: str, label: str | None) -> tuple[str, ...]:

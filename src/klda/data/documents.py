@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -9,10 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from klda.data.batch import Contents
-from klda.data.columns import LABELS, TEXTS, guess
+from klda.data.columns import LABELS, TEXTS, TITLES, guess, listed
 from klda.data.damage import TableError
 from klda.data.lines import LONGEST_ROW, TextFile, too_long
-from klda.data.records import Row, contents_of
+from klda.data.records import Row, contents_of, names_in
 from klda.errors import require
 
 FASTTEXT = "__label__"
@@ -51,13 +52,31 @@ def read_json(file: TextFile, *, lines: bool) -> Contents:
         rows = _array(file)
     elif lines or _are_lines(head):
         rows = _objects(file)
-    elif found := _LIST.search(head):
+    elif found := _list_of_rows(head):
         log.info("%s: reads the list %r.", file.name, found[1])
         file.read(found.end())
         rows = _array(file, inside=True)
     else:
         rows = _one_object(file)
     return contents_of(rows, lambda: file.fraction)
+
+
+def _list_of_rows(head: str) -> re.Match[str] | None:
+    """Return where a list of objects begins: the first that have a text and a label, or a text."""
+    decoder, end = json.JSONDecoder(), 0
+    lists: list[tuple[int, re.Match[str]]] = []
+    for found in _LIST.finditer(head):
+        if found.start() < end:
+            continue  # in an object of another list
+        names: list[str] = []
+        end = len(head)
+        with contextlib.suppress(ValueError, RecursionError):
+            first, _ = decoder.raw_decode(head, head.index("{", found.end()))
+            names = list(names_in(first))
+            _, end = decoder.raw_decode(head, found.end())  # unless it goes on
+        has_text = guess(names, (*TEXTS, *TITLES)) is not None
+        lists.append((has_text + (has_text and guess(names, LABELS) is not None), found))
+    return max(lists, key=lambda own: own[0])[1] if lists else None
 
 
 def _are_lines(head: str) -> bool:
@@ -137,9 +156,23 @@ def _row(line: int, cells: Any, size: int) -> Row:
         cells = (
             f"broken row: not JSON ({reason}). Give one object per line, or an array of objects."
         )
-    elif not isinstance(cells, dict) or all(isinstance(cell, list) for cell in cells.values()):
+    elif not isinstance(cells, dict):
         cells = f"broken row: expected {_EXPECTED}"
+    elif isinstance(cells.get("data"), dict) and isinstance(cells.get("annotations"), list):
+        cells = _with_choices(cells)
+    elif all(isinstance(cell, list) for cell in cells.values()):
+        cells = f"broken row: only lists in {listed(list(cells)) or 'it'}; expected {_EXPECTED}"
     return Row(line, cells, size)
+
+
+def _with_choices(task: dict[str, Any]) -> dict[str, Any]:
+    """Return a task of Label Studio with what was chosen in a column of its own."""
+    chosen: list[Any] = []
+    with contextlib.suppress(AttributeError, KeyError, TypeError):  # another program's, after all
+        for annotation in task["annotations"]:
+            for result in annotation["result"] if not annotation.get("was_cancelled") else ():
+                chosen += result["value"].get("choices", ())
+    return task | {"label": list(dict.fromkeys(chosen)) or None}
 
 
 def read_rasa(file: TextFile) -> Contents:

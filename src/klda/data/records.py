@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 from klda.data.batch import Block, Contents, Layout, nested
 from klda.data.chunks import BATCH_BYTES, first_of, gathered
 from klda.data.columns import count_titles, has_header, unique_names
+from klda.messages import counted
 
 DEEPEST = 5  # objects in objects whose cells have names
+OF_SURVEYS = ('{"ImportId":', "Open-Ended Response")  # the last of several rows of a header
 FILL = " Fill in the cells that are missing; put a text with line breaks in quotes."
 log = logging.getLogger("klda.data")
 
@@ -31,7 +33,7 @@ def contents_of(records: Iterable[Row], fraction: Callable[[], float]) -> Conten
     first = first_of(rows, lambda row: row.size)
     good = [row.cells for row in first if isinstance(row.cells, Mapping)]
     own = list(dict.fromkeys(name for cells in good for name in cells))
-    names = list(dict.fromkeys(name for cells in good for name in _names(cells)))
+    names = list(dict.fromkeys(name for cells in good for name in names_in(cells)))
 
     def blocks(columns: Sequence[str] | None, most: int) -> Iterator[Block]:
         chosen = ((_chosen(row, columns), row.size) for row in itertools.chain(first, rows))
@@ -41,11 +43,11 @@ def contents_of(records: Iterable[Row], fraction: Callable[[], float]) -> Conten
     return Contents(names, blocks, lambda some: {n: [nested(row, n) for row in good] for n in some})
 
 
-def _names(cells: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
+def names_in(cells: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
     """Yield the names of cells; of those in objects, as ``ticket.subject``."""
     for name, cell in cells.items():
         if isinstance(cell, dict) and cell and depth < DEEPEST:
-            yield from (f"{name}.{inner}" for inner in _names(cell, depth + 1))
+            yield from (f"{name}.{inner}" for inner in names_in(cell, depth + 1))
         else:
             yield name
 
@@ -77,11 +79,9 @@ def contents_of_cells(
     """
     left = iter(rows)
     head = first_of(left, lambda row: row.size)
-    for _ in range(count_titles([row.cells for row in head])):
-        title = head.pop(0)
-        log.info("%s: skips line %d, %r.", where, title.line, title.cells[0])
+    of_survey = _drop_titles(head, where)
     good = [row.cells for row in head if isinstance(row.cells, list)]
-    header = layout.header
+    header = of_survey if layout.header is None else layout.header
     if header is None and good:
         header = has_header(good, layout)
         if not header:
@@ -102,12 +102,29 @@ def contents_of_cells(
             if len(cells) == len(names):
                 yield Row(row.line, dict(zip(names, cells, strict=True)), row.size)
             else:
-                has = f"{len(cells)} column{'' if len(cells) == 1 else 's'}"
+                has = counted(len(cells), "column")
                 broken = f"broken row: it has {has}, but the first line has {len(names)}."
                 fix = hint if len(cells) > len(names) else FILL
                 yield row._replace(cells=broken + fix)
 
     return replace(contents_of(named(), fraction), header=header)
+
+
+def _drop_titles(rows: list[Row], where: str) -> bool | None:
+    """Drop the titles above a header, or the rows below it in which surveys say more of it.
+
+    True for a survey, None for other tables, which may have no header.
+    """
+    last = next((i for i in (2, 1) if any(map(_is_of_survey, rows[i : i + 1]))), 0)
+    drop = range(1, 1 + last) if last else range(count_titles([row.cells for row in rows]))
+    for _ in drop:
+        row = rows.pop(drop.start)
+        log.info("%s: skips line %d, %r.", where, row.line, next(filter(None, row.cells)))
+    return bool(last) or None
+
+
+def _is_of_survey(row: Row) -> bool:
+    return any(cell.startswith(OF_SURVEYS) for cell in row.cells)
 
 
 def _column_names(rows: Sequence[Sequence[str]]) -> list[str]:

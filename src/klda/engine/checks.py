@@ -79,11 +79,14 @@ def check_same_map(mine: FeatureMap, theirs: FeatureMap) -> None:
         )
     if mine is not theirs and not mine.same_as(theirs):
         described = " and ".join(
-            f"gamma={each.gamma:g}, n_components={each.n_components}"
+            f"gamma={each.gamma!r}, n_components={each.n_components}"
             if isinstance(each, FourierMap)
             else "no random features"
             for each in (theirs, mine)
         )
+        first, _, second = described.partition(" and ")
+        if first == second:
+            described = f"{first} in both, but another random_state"
         raise KldaError(
             f"other has different random features than this model ({described}). Make both models "
             "with the same gamma (a number, not 'auto'), n_components and random_state (a number, "

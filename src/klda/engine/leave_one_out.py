@@ -6,6 +6,11 @@ out turns its class mean into ``mu_c - v / (n - 1)`` and R into ``R + k (R v)(R 
 multiplies it: the mean of its class, R, and the weights that a rare class gives to the others. The
 constants of the rule (squared lengths, corrections, priors) stay, because a new input meets them
 unchanged: on average these are the scores of new inputs, from two samples per class on.
+
+Novelty is a matter of its largest values, not of its average. A sample that is unlike the others of
+its class makes the class mean shorter, and so would itself look nearer than a new one like it.
+Therefore what it adds to the squared length of its own class's mean, ``-2 v^T R mu / (n - 1)`` with
+the R that is left, is taken out: on average nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +51,7 @@ def evidence_of(rule: Rule, rows: Rows) -> Evidence:
         new = Evidence(
             labels,
             np.full(len(own), rule.counts.sum()),
-            rule.novelty.of_lda_scores(of_lda) / rule.unit,
+            rule.novelty.of_lda_scores(*of_lda) / rule.unit,
             -scores[np.arange(len(own)), own],
             _doubts(scores),
         )
@@ -56,8 +61,10 @@ def evidence_of(rule: Rule, rows: Rows) -> Evidence:
 
 def leave_one_out(
     rule: Rule, rows: Array, labels: Sequence[Label]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the column of each sample's class, its scores, and those of LDA's rule alone.
+) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
+    """Return the column of each sample's class, its scores, and what novelty follows from.
+
+    That is its scores of LDA's rule alone, and the squared lengths of the class means without it.
 
     Parameters
     ----------
@@ -92,8 +99,8 @@ def _left_out_scores(
     zv: np.ndarray,
     means_v: np.ndarray,
     linear: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return scores from inner products through R.
+) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
+    """Return scores, and what novelty follows from, by inner products through R.
 
     These are ``v^T R v``, ``(z - g)^T R v``, ``(mu_m - g)^T R v`` and
     ``n (z - g)^T R (mu_m - g)``.
@@ -103,12 +110,16 @@ def _left_out_scores(
     step, ratio = 1 / (counts - 1), counts / (counts - 1)
     k = ratio / np.maximum(1 - ratio * vv, SMALLEST_LEVERAGE_SLACK)
     linear = linear + n * (k * zv)[:, None] * means_v
-    pull = rule.classes.pull
-    moved = n * step * zv * (1 + k * vv)
+    pull, each = rule.classes.pull, np.arange(len(at))
+    moves = n * step * (1 + k * vv)
+    lengths = np.tile(rule.novelty.lengths, (len(at), 1))
+    own_moves = moves if pull is None else moves * pull[at, at]
+    own_moves = np.where(mixing.ridges[at], 0.0, own_moves)  # of a mean that leans on the others
+    lengths[each, at] -= 2 * own_moves * means_v[each, at]
     if pull is None:
-        linear[np.arange(len(at)), at] -= moved
+        linear[each, at] -= moves * zv
     else:
-        linear -= moved[:, None] * pull[:, at].T
+        linear -= (moves * zv)[:, None] * pull[:, at].T
     mixed = mixing.apply(linear).copy()
     leaning = np.flatnonzero(mixing.ridges[at])
     if len(leaning):
@@ -116,7 +127,7 @@ def _left_out_scores(
         weights = _combination_without(mixing, own, n, *parts)
         mixed[leaning, own] = np.einsum("im,im->i", weights, linear[leaning])
     blended = mixed if rule.blend is None else product(mixed, rule.blend)
-    return blended + rule.offsets, mixed + rule.offsets
+    return blended + rule.offsets, (mixed + rule.offsets, lengths)
 
 
 def _combination_without(

@@ -84,11 +84,14 @@ class RelativeMahalanobis:
             scores = product(linear, self.unblend) + self.offsets
         return self.of_lda_scores(scores)
 
-    def of_lda_scores(self, scores: np.ndarray) -> np.ndarray:
-        """Return the same from scores of LDA's rule, whatever the rule is."""
+    def of_lda_scores(self, scores: np.ndarray, lengths: np.ndarray | None = None) -> np.ndarray:
+        """Return the same from scores of LDA's rule, whatever the rule is.
+
+        With the squared lengths ``(n, M)`` of the class means as each input finds them, if given.
+        """
         linear = scores.astype(np.float64)
         linear -= self.offsets
-        nearest = (self.lengths - 2 * linear).min(axis=1)
+        nearest = ((self.lengths if lengths is None else lengths) - 2 * linear).min(axis=1)
         linear = linear[:, self.chosen]
         of_mean = np.einsum("ij,j->i", linear, self.fractions)
         mean_length = self.fractions @ self.shifts

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from klda.encoders import MODELS
 from klda.inspection.languages import NAMES, language_of
 from klda.labels import Label
+from klda.messages import counted
 
 NO_LABELS = {"n/a", "na", "nan", "none", "null", "nil", "-", "--", "?", "#n/a", "tbd", "missing"}
 SEVERAL = re.compile(r"[^;|]+[;|][^;|]+")
@@ -56,4 +57,4 @@ def _some(labels: Sequence[Label], counts: Mapping[Label, int]) -> str:
     rows = sum(counts[label] for label in labels)
     named = ", ".join(map(repr, labels[:MOST_NAMED]))
     more = f" and {len(labels) - MOST_NAMED:,} more" if len(labels) > MOST_NAMED else ""
-    return f"{rows:,} row{'' if rows == 1 else 's'} with the label {named}{more}"
+    return f"{counted(rows, 'row')} with the label {named}{more}"

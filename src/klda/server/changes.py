@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from klda.inspection.refusal import Refusal
-from klda.labels import Label, SimilarClassWarning
+from klda.labels import Label, SimilarClassWarning, closest
 from klda.learner import ForgetTraceWarning, Learner
 from klda.learner.class_names import readable
 from klda.server.errors import ServerError
@@ -246,4 +246,8 @@ def _check_readable(name: Label) -> None:
 def _check_known(labels: Sequence[Label], known: Collection[Label]) -> None:
     for label in labels:
         if label not in known:
-            raise ServerError(f"There is no class {label!r}; GET /v1/classes lists them.", 404)
+            close = closest(label, known)
+            meant = "" if close is None else f" Did you mean {close!r}?"
+            raise ServerError(
+                f"There is no class {label!r}.{meant} GET /v1/classes lists the classes.", 404
+            )

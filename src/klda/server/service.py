@@ -182,10 +182,19 @@ class Service:
         return await self.learn_rows(await self.encode(inputs), labels, key, by)
 
     async def learn_rows(
-        self, rows: np.ndarray, labels: Sequence[Label], key: Key | None = None, by: str = API
+        self,
+        rows: np.ndarray,
+        labels: Sequence[Label],
+        key: Key | None = None,
+        by: str = API,
+        *,
+        as_answered: bool = False,
     ) -> Learn:
-        """Learn inputs that were encoded, with one label each."""
-        tally = await self.run(self.snapshot.compare, rows, labels)
+        """Learn inputs that were encoded, with one label each.
+
+        What is taught as it was answered says nothing of how often the answers are right.
+        """
+        tally = None if as_answered else await self.run(self.snapshot.compare, rows, labels)
         return await self.change(Learn(labels, rows, tally, key=key, by=by))
 
     async def remove(

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
+from statistics import NormalDist
 from typing import Annotated
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import average_precision_score, balanced_accuracy_score, f1_score
+from sklearn.metrics import average_precision_score, f1_score
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from klda import KLDA, Learner
 from klda.cli.options import option
+from klda.inspection.quality import LEVEL
 from klda.inspection.suspects import label_chances
 from klda_bench.data import datasets as sets
 from klda_bench.data.catalog import MORE_SETS, TEXT_SETS
@@ -23,7 +26,7 @@ from klda_bench.methods.registry import PROTOCOL_GAMMA
 from klda_bench.options import Backbone, Data, Names, Output, Seeds, names
 from klda_bench.results import Row
 from klda_bench.runs.features import features, load_encoder
-from klda_bench.runs.metrics import accuracy
+from klda_bench.runs.metrics import accuracy, accuracy_as_learned
 from klda_bench.shots.tasks import few_of_all, parse_shots
 
 ALL_SETS = ",".join((*TEXT_SETS, *MORE_SETS))
@@ -32,6 +35,7 @@ FLIPPED = 0.05  # fraction of the labels
 FOLDS = 5
 TINY = 1e-300
 REACHED = 0.9  # of the accuracy that all labels give
+RANGE_ERRORS = 2 * NormalDist().inv_cdf((1 + LEVEL) / 2)  # standard errors that a range is wide
 MOST = 1500  # labels that are asked for
 
 
@@ -57,19 +61,29 @@ def quality(
 ) -> Iterator[Row]:
     """Compare the accuracy that klda expects of itself with that on test rows, in per cent.
 
-    `balanced` is the latter if every class were asked for equally often, as it is drawn.
+    What was learned can't tell how frequent the classes are in a test file. `as learned` is the
+    accuracy if they were as frequent as among the learned rows, `off` how far klda is from that,
+    and `by chance` the standard error of `off`, from the numbers of rows. `tested` is the accuracy
+    on the file as it is, and `shift` by how much that differs from `as learned`.
     """
     for row, seed, train, test, make in _sets("quality", datasets, data, backbone, seeds):
         for k in parse_shots(shots):
             task = few_of_all(train.y, k, np.random.default_rng(seed))
             learner = make().learn_rows(train.X[task.rows], task.labels)
             said, answers = learner.quality(), learner.predict_rows(test.X)
-            tested = accuracy(test.y, answers) / 100
-            balanced = balanced_accuracy_score(test.y, answers)
-            numbers = {"expected": said.accuracy, "low": said.low, "high": said.high}
-            numbers |= {"tested": tested, "off": said.accuracy - tested}
-            numbers |= {"balanced": balanced, "off_balanced": said.accuracy - balanced}
-            yield row | {"shots": k} | {key: round(100 * v, 2) for key, v in numbers.items()}
+            as_learned, error = accuracy_as_learned(answers, test.y, task.labels)
+            tested, own = accuracy(test.y, answers), (said.high - said.low) / RANGE_ERRORS
+            numbers = {
+                "expected": 100 * said.accuracy,
+                "low": 100 * said.low,
+                "high": 100 * said.high,
+                "as_learned": as_learned,
+                "off": 100 * said.accuracy - as_learned,
+                "by_chance": math.hypot(error, 100 * own),
+                "tested": tested,
+                "shift": as_learned - tested,
+            }
+            yield row | {"shots": k} | {name: round(value, 2) for name, value in numbers.items()}
 
 
 def suspects(

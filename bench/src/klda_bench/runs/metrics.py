@@ -16,6 +16,25 @@ def accuracy(truth: np.ndarray, predicted: np.ndarray) -> float:
     return float(np.mean(np.asarray(truth) == np.asarray(predicted)) * 100.0)
 
 
+def accuracy_as_learned(
+    answers: np.ndarray, truth: np.ndarray, learned: np.ndarray
+) -> tuple[float, float]:
+    """Return the accuracy if classes were as frequent among test rows as among those learned.
+
+    What was learned can't tell how frequent they are in a test file. With its standard error, in
+    points; half a right and half a wrong answer are added to each class: of a few that are all
+    right, more might have been wrong.
+    """
+    names, counts = np.unique(learned, return_counts=True)
+    rows = np.array([np.sum(truth == name) for name in names])
+    right = np.array([np.sum((truth == name) & (answers == name)) for name in names])
+    tested, weights = rows > 0, counts / counts[rows > 0].sum()
+    rows, right, weights = rows[tested], right[tested], weights[tested]
+    chance = (right + 0.5) / (rows + 1)
+    error = math.sqrt(float((weights**2 * chance * (1 - chance) / rows).sum()))
+    return 100 * float(weights @ (right / rows)), 100 * error
+
+
 def spread(mean: float, std: float | None, n: int, seeds: int = 0) -> str:
     """Write a mean over `n` seeds; where there is one, or fewer than `seeds`, say how many."""
     shown = f"{mean:.2f}" if std is None or np.isnan(std) else f"{mean:.2f} ± {std:.2f}"

@@ -16,7 +16,7 @@ from klda_bench import environment
 from klda_bench.data import datasets
 from klda_bench.results import PROGRAM, Row, Run
 from klda_bench.runs.features import features, load_encoder
-from klda_bench.runs.metrics import accuracy
+from klda_bench.runs.metrics import accuracy, accuracy_as_learned
 from klda_bench.shots.contenders import CONTENDERS, Answers, answers_of
 from klda_bench.shots.tasks import ALL, KINDS, MADE, Shots, Task
 
@@ -106,7 +106,9 @@ class Arena:
         else:
             row = measures(answers, truth)
             if len(task.rows):
-                row["accuracy_as_learned"] = accuracy_as_learned(answers.labels, truth, task.labels)
+                row["accuracy_as_learned"], _ = accuracy_as_learned(
+                    answers.labels, truth, task.labels
+                )
         if len(task.rare):
             row["rare_recall"] = recall(task.rare)
         if self.unknown:
@@ -144,17 +146,6 @@ def measures(answers: Answers, truth: np.ndarray) -> Row:
     if len(answers.known):
         row["known_refused"] = _per_cent(answers.known, False)
     return row
-
-
-def accuracy_as_learned(answers: np.ndarray, truth: np.ndarray, learned: np.ndarray) -> float:
-    """Return the accuracy if classes were as frequent among test rows as among those learned.
-
-    What was learned can't tell how frequent they are in a test file.
-    """
-    names, counts = np.unique(learned, return_counts=True)
-    own = [accuracy(truth[truth == name], answers[truth == name]) for name in names]
-    known = np.isfinite(own)
-    return float(np.average(np.array(own)[known], weights=counts[known]))
 
 
 def told_apart(known: Answers, unknown: Answers) -> Row:

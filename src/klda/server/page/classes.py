@@ -13,6 +13,7 @@ from fastapi.responses import Response
 from klda.errors import KldaError
 from klda.inspection.label_set import ConfusablePair
 from klda.labels import Label, close_names, spelt
+from klda.messages import counted
 from klda.server import inputs, schemas
 from klda.server.api import CurrentService
 from klda.server.changes import Change, Declare, Forget, Rename
@@ -21,7 +22,7 @@ from klda.server.page.ask import named_class, picked
 from klda.server.page.render import as_csv, changed, paginate, render, screen
 from klda.server.page.routes import PAGE, Field, router
 from klda.server.page.state import CurrentState, PageState
-from klda.server.page.wording import counted, named, shown
+from klda.server.page.wording import named, shown
 from klda.server.service import Service
 
 FEW = 5  # examples

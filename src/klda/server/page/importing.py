@@ -12,6 +12,7 @@ from fastapi.responses import Response
 from klda.data import Layout
 from klda.data.columns import LONGEST_NAME
 from klda.labels import Label, spelt
+from klda.messages import counted
 from klda.server import inputs
 from klda.server.api import CurrentService
 from klda.server.errors import ServerError
@@ -20,7 +21,6 @@ from klda.server.page.render import as_csv, changed, render, screen
 from klda.server.page.routes import Field, router
 from klda.server.page.state import CurrentImport, CurrentState, PageState
 from klda.server.page.teaching import Import
-from klda.server.page.wording import counted
 from klda.server.service import Service
 from klda.server.settings import STOP_SECONDS
 
@@ -135,11 +135,21 @@ def preview(job: Import) -> dict[str, Any]:
 
 
 def checked(job: Import) -> dict[str, Any]:
-    """Return the rows that look wrong, and how many are there twice; begin to look for them."""
+    """Return the rows that look wrong, and how many are there twice; begin to look for them.
+
+    All that the template is to know: the task goes on while the rest of a screen is computed.
+    """
     job.check()
     found = job.suspects or []
     wrong = [one for one in found if one.problem != "duplicate"]
-    return {"wrong": wrong[:SHOWN_WRONG], "n_wrong": len(wrong), "twice": len(found) - len(wrong)}
+    return {
+        "is_checked": job.suspects is not None,
+        "unchecked": job.unchecked,
+        "n_read": job.done,
+        "wrong": wrong[:SHOWN_WRONG],
+        "n_wrong": len(wrong),
+        "twice": len(found) - len(wrong),
+    }
 
 
 @router.get("/page/import/{number}/check")

@@ -15,6 +15,7 @@ from klda.data import Layout
 from klda.engine.solution import Answer
 from klda.inspection.verdict import Verdict
 from klda.labels import Label
+from klda.messages import counted
 from klda.server import inputs
 from klda.server.api import CurrentService
 from klda.server.changes import Undo
@@ -26,11 +27,12 @@ from klda.server.page.routes import PAGE, Field, router
 from klda.server.page.state import CurrentImport, CurrentState, PageState
 from klda.server.page.teaching import MOST_ROWS, Import
 from klda.server.page.waiting import MOST_ASKED, Item
-from klda.server.page.wording import counted, named
+from klda.server.page.wording import named
 from klda.server.schemas import ItemNumber
 from klda.server.settings import MAX_TEXT_LENGTH
 
 SURE = 0.95  # texts above it can be accepted together
+MOST_ACCEPTED = 1000  # at once
 SHOWN_ALIKE, SHOWN_GROUPS = 10, 3  # texts of a group, and groups
 SHOWN_CLASSES = 12  # of those that can be accepted together
 SHOWN_PIXELS = 640  # the longer side of an image
@@ -39,10 +41,16 @@ NOT_KEPT = "Questions are no longer kept; those that were, and were not sorted, 
 CELLS = ("class", "state", "probability")  # columns that a file gets
 
 Order = Literal["most", "new", "class"]
+Numbers = Annotated[str, Form(pattern="^[0-9 ]*$")]
 
 
-async def _card(state: PageState, order: str, said: str = "") -> dict[str, Any]:
-    """Return what the screen shows: a text, its answer, and what can be done with many."""
+async def _card(
+    state: PageState, order: str, said: str = "", number: int | None = None
+) -> dict[str, Any]:
+    """Return what the screen shows: a text, its answer, and what can be done with many.
+
+    With the `number` of a text, that one if it still waits: who looks at it is about to sort it.
+    """
     # First: what is read in the meantime is asked for again.
     sorted_, waits, unread = await state.service.run(state.waiting.progress)
     ranking = await state.inbox.ranking()
@@ -50,14 +58,14 @@ async def _card(state: PageState, order: str, said: str = "") -> dict[str, Any]:
     order = order if order in ranking.order else "most"
     left = [i for i in ranking.order[order] if i in there]
     items = {item.id: item for item in ranking.items}
-    item = items[left[0]] if left else None
+    item = items[number if number in left else left[0]] if left else None
     answer = verdict = None
     if item is not None and item.row is not None and state.service.snapshot.counts:
         snapshot = state.service.snapshot
         (answer,) = await state.service.run(snapshot.answer, item.row[None], KEYS)
         verdict = snapshot.verdict(answer)
     sure: dict[Label, list[Item]] = {}
-    for i, label in _sure(ranking, there):
+    for i, label in _sure(ranking, there)[:MOST_ACCEPTED]:
         sure.setdefault(label, []).append(items[i])
     groups = [[items[i] for i in group if i in there] for group in ranking.groups]
     # What is taught together is shown; of a large group, the rest is proposed afterwards.
@@ -85,11 +93,17 @@ async def _card(state: PageState, order: str, said: str = "") -> dict[str, Any]:
 
 
 def _sure(ranking: Ranking, left: set[int]) -> list[tuple[int, Label]]:
-    return [
-        (i, answer.top[0][0])
+    """Return the ids of texts that klda is sure of, with their classes; the least sure first.
+
+    Those that were skipped, or left out of such a list, are for a person to sort.
+    """
+    left = left - {item.id for item in ranking.items if item.state == "skipped"}
+    found = [
+        (answer.top[0][1], i, answer.top[0][0])
         for i, (answer, verdict) in ranking.answers.items()
         if i in left and verdict == Verdict.SURE and answer.top[0][1] >= SURE
     ]
+    return [(i, label) for _, i, label in sorted(found, key=lambda one: one[:2])]
 
 
 async def _next(
@@ -106,9 +120,11 @@ async def show_inbox(request: Request, state: CurrentState, order: str = "most")
 
 
 @router.get("/page/inbox")
-async def show_card(request: Request, state: CurrentState, order: str = "most") -> Response:
-    """Show the next text in another order."""
-    return await _next(request, state, order, "", is_changed=False)
+async def show_card(
+    request: Request, state: CurrentState, order: str = "most", number: ItemNumber | None = None
+) -> Response:
+    """Show the next text in another order; or, while others are read, the one that is shown."""
+    return render(request, "card.html", **await _card(state, order, number=number))
 
 
 @router.post("/page/inbox/add")
@@ -244,17 +260,28 @@ async def teach_items(
 
 @router.post("/page/inbox/accept")
 async def accept_sure(
-    request: Request, service: CurrentService, state: CurrentState, order: Field = "most"
+    request: Request,
+    service: CurrentService,
+    state: CurrentState,
+    number: Annotated[list[ItemNumber] | None, Form()] = None,
+    shown: Numbers = "",
+    more: Numbers = "",
+    order: Field = "most",
 ) -> Response:
-    """Teach all texts that klda is sure of."""
+    """Teach texts that klda is sure of: those shown and not left out, and `more` that were not."""
+    kept = set(number or ())
+    if not kept and not more.strip():
+        raise ServerError("All of these are left out: tick those to accept.")
     ranking = await state.inbox.ranking()
     waiting = {item.id: item for item in await service.run(state.waiting.items)}
-    sure = _sure(ranking, set(waiting))
+    sure = _sure(ranking, {*kept, *map(int, more.split())} & set(waiting))
     if not sure:
         raise ServerError("There is no such text any more.", 404)
+    if left_out := {*map(int, shown.split())} - kept:
+        await service.run(state.waiting.skip, *left_out)
     numbers, labels = [i for i, _ in sure], [label for _, label in sure]
     rows = np.stack([row for i in numbers if (row := waiting[i].row) is not None])
-    done = await service.learn_rows(rows, labels, by=PAGE)
+    done = await service.learn_rows(rows, labels, by=PAGE, as_answered=True)
     await service.run(state.waiting.done, numbers, labels, done.number)
     return await _next(request, state, order, f"Accepted {counted(len(sure), 'text')}.")
 

@@ -13,6 +13,7 @@ from fastapi.responses import Response
 from klda.data import Layout
 from klda.inspection.evaluation import Evaluation
 from klda.labels import Label, closest, spelt
+from klda.messages import counted
 from klda.server import inputs
 from klda.server.api import CurrentService
 from klda.server.changes import Learn, Tally
@@ -23,7 +24,7 @@ from klda.server.page.routes import router
 from klda.server.page.state import CurrentState, PageState
 from klda.server.page.strictness import strictness
 from klda.server.page.tested import Tested
-from klda.server.page.wording import counted, percent, shown
+from klda.server.page.wording import percent, shown
 from klda.server.service import Service
 
 MOST_STEPS, MOST_THIN = 5, 2  # what to do next, and how much of it is to add examples

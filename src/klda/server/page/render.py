@@ -17,6 +17,7 @@ from fastapi.staticfiles import StaticFiles
 from fastapi.templating import Jinja2Templates
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
+from klda.messages import counted
 from klda.server.changes import Change, digest
 from klda.server.errors import ServerError
 from klda.server.gate import SESSION_COOKIE
@@ -43,7 +44,7 @@ _environment.globals["static"] = STATIC_URL
 _FILTERS = (
     wording.shown,
     wording.one_line,
-    wording.counted,
+    counted,
     wording.percent,
     wording.likely,
     wording.ago,
@@ -102,7 +103,7 @@ async def header(request: Request) -> dict[str, Any]:
         "model_name": service.settings.model.resolve().name,
         "n_classes": len(snapshot.counts),
         "n_examples": snapshot.samples,
-        "version": snapshot.version,
+        "version": request.state.version,
         "quality": await service.quality(),
         "last": next(reversed(await service.undoable()), None),
     }

@@ -197,9 +197,10 @@ class Waiting:
         taught = ((update, change, now, number) for number in numbers)
         self._run(*taught, *((note, *one) for one in classes), old)
 
-    def skip(self, number: int) -> None:
-        """Put a text behind all others."""
-        self._run(("UPDATE items SET state = 'skipped', at = ? WHERE id = ?", time.time(), number))
+    def skip(self, *numbers: int) -> None:
+        """Put texts behind all others."""
+        update = "UPDATE items SET state = 'skipped', at = ? WHERE id = ?"
+        self._run(*((update, time.time(), number) for number in numbers))
 
     def last(self) -> tuple[str, int, int] | None:
         """Return the state, the id and the change of what was last done."""

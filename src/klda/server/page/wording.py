@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from klda.labels import Label
+from klda.messages import counted
 from klda.server.changes import Change, Declare, Forget, Learn, Remove, Rename, Tune, Undo
 
 MOST_NAMED = 3  # classes that a change is described by
@@ -21,11 +22,6 @@ def shown(label: Label) -> str:
 def one_line(text: str) -> str:
     """Return a text as it stands in a list: the parts that were joined, with dots between them."""
     return " · ".join(line.strip() for line in text.splitlines() if line.strip())
-
-
-def counted(number: int, one: str, many: str = "") -> str:
-    """Return "1 class" or "2,000 classes"."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def percent(fraction: float) -> str:

@@ -173,7 +173,8 @@ const afterAnswer = (answer) => {
 };
 document.addEventListener("htmx:afterSwap", ({ detail }) => {
   if (detail.target.id === "answer") afterAnswer(detail.target);
-  if (detail.target.id !== "inbox") return;
+  const active = document.activeElement;
+  if (detail.target.id !== "inbox" || (active !== document.body && !detail.target.contains(active))) return;
   const next = detail.requestConfig.elt.matches(".group") && $("#inbox .group input[name=label]"); // the next group
   const first = next || $("#inbox .proposed, #inbox .picker[open] input:not([type=hidden])");
   first?.focus({ preventScroll: true });
@@ -246,6 +247,28 @@ document.addEventListener("htmx:afterRequest", ({ detail }) => {
     sent.value = ""; // the same file, mended, can be chosen again
     nameFiles(sent);
   }
+});
+
+// What asks how far something is asks again, whatever became of a request.
+const isPoll = (elt) => elt.matches("[hx-trigger$=', again']");
+const isTypingIn = (target) => {
+  const active = document.activeElement;
+  return target.contains(active) && isTyping(active) && Boolean(active.value || $(".options", active.form));
+};
+const askAgainLater = (elt) => setTimeout(() => elt.isConnected && htmx.trigger(elt, "again"), 2000);
+const isOver = ({ status }) => status >= 400 && status < 500 && status !== 429; // what it asks for is gone
+document.addEventListener("htmx:afterRequest", ({ detail }) => {
+  if (!detail.successful && isPoll(detail.elt) && !isOver(detail.xhr)) askAgainLater(detail.elt);
+});
+document.addEventListener("htmx:beforeSwap", (event) => {
+  const { detail } = event;
+  const { elt } = detail.requestConfig;
+  if (!isPoll(elt)) return;
+  const failed = detail.isError && !isOver(detail.xhr);
+  if (!failed && !isTypingIn(detail.target)) return;
+  detail.shouldSwap = false;
+  event.stopImmediatePropagation();
+  if (!failed) askAgainLater(elt); // nobody is to lose what is half typed
 });
 
 // An error stands beside the form that it comes from. What the page did not render is not shown.
