@@ -48,9 +48,9 @@ from klda.engine.arrays import Array, Backend
 from klda.engine.statistics import ClassStatistics
 from klda.errors import KldaError
 
-# Values of r. With all rows of eleven sets, those below would change the mean accuracy by 0.0 points
-# (between -0.5 and +0.5), and they cost rare classes 1 to 8 points of recall, because what GCV
-# averages over are the samples of the others.
+# Values of r. Smaller ones would change the accuracy with all rows of eleven sets by 0.0 points on
+# average (by -0.5 to +0.5), and they cost rare classes 1 to 8 points of recall: GCV averages over
+# the samples of the others.
 GRID = 10.0 ** np.arange(-2.0, 1.01, 0.5)
 USUAL = 1.0  # r where the data leave it open
 RIDGE_PRIOR = 10.0  # of log10(r)^2; from 1 to 30 makes practically no difference
