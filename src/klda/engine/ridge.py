@@ -48,11 +48,11 @@ from klda.engine.arrays import Array, Backend
 from klda.engine.statistics import ClassStatistics
 from klda.errors import KldaError
 
-# Values of r. GCV would choose smaller ones for many easy classes, but it averages over all samples,
-# and the recall of rare classes suffers. Within the training rows of eleven sets, with all of them,
-# 0.003 instead of 0.03 would change the accuracy by +0.1 points on average (by -0.3 to +0.9). With
-# a tenth of the classes of HWU, Banking or CLINC reduced to 1, 2 or 5 samples, it would cost these
-# up to 14 points of recall, and all classes together up to 1.6 points.
+# Values of r. GCV would choose smaller ones for many easy classes, but it averages over all
+# samples, and the recall of rare classes suffers. Within the training rows of eleven sets, with all
+# of them, 0.003 instead of 0.03 would change the accuracy by +0.1 points on average (by -0.3 to
+# +0.9). With a tenth of the classes of HWU, Banking or CLINC reduced to 1, 2 or 5 samples, it would
+# cost these up to 14 points of recall, and all classes together up to 1.6 points.
 GRID = 10.0 ** np.arange(-1.5, 1.01, 0.5)
 USUAL = 1.0  # r where the data leave it open
 RIDGE_PRIOR = 10.0  # of log10(r)^2; from 1 to 30 makes practically no difference
