@@ -254,9 +254,9 @@ def test_forgotten_rows_are_not_pending_any_more():
     model = KLDA(n_components=128, gamma=0.02, random_state=0).fit(rows[:300], labels[:300])
     model.partial_fit(rows[300:], labels[300:])
     assert model.model_.rows is None
-    assert len(model.model_.evidence.pending) == 20
+    assert len(model.model_.pending) == 20
     model.remove(rows[300:] * (1 + 1e-5 * rng.normal(size=(20, 16))), labels[300:])
-    assert len(model.model_.evidence.pending) == 0
+    assert len(model.model_.pending) == 0
     assert not any(
         np.isin(rows[300:], array).any()
         for array in model.model_.pack()[0].values()

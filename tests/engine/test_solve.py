@@ -143,7 +143,8 @@ def test_samples_left_out_score_as_if_never_learned():
         _, _, means, scatter = reference.statistics(Z[rest], y[rest])
         linear = 150 * (Z[i] - g) @ np.linalg.solve(scatter + rho * np.eye(48), (means - g).T)
         # The rule's constants stay: a new input meets them as they are.
-        np.testing.assert_allclose(ours[i], linear + rule.offsets, rtol=1e-6, atol=1e-6)
+        expected = linear + rule.solution.distance.offsets
+        np.testing.assert_allclose(ours[i], expected, rtol=1e-6, atol=1e-6)
 
 
 def test_a_sample_left_out_is_removed_from_all_estimated_means():
@@ -164,7 +165,8 @@ def test_a_sample_left_out_is_removed_from_all_estimated_means():
         moved = rule.classes.pull[:, :4] @ (without - means)
         P = 150 * np.linalg.inv(scatter + rho * np.eye(48))
         linear = (Z[i] - g) @ P @ (estimates + moved).T
-        np.testing.assert_allclose(ours[i], linear + rule.offsets, rtol=1e-6, atol=1e-6)
+        expected = linear + rule.solution.distance.offsets
+        np.testing.assert_allclose(ours[i], expected, rtol=1e-6, atol=1e-6)
 
 
 def test_what_a_sample_adds_to_the_length_of_its_class_mean_is_left_out():
@@ -180,7 +182,7 @@ def test_what_a_sample_adds_to_the_length_of_its_class_mean_is_left_out():
         rest = np.arange(150) != i
         scatter, c = reference.statistics(Z[rest], y[rest])[3], at[i]
         R = np.linalg.inv(scatter + rho * np.eye(48))
-        expected = rule.novelty.lengths.copy()
+        expected = rule.solution.distance.lengths.copy()
         expected[c] -= 2 * 150 * (Z[i] - means[c]) @ R @ centred[c] / (counts[c] - 1)
         np.testing.assert_allclose(lengths[i], expected, rtol=1e-6, atol=1e-6)
 

@@ -38,9 +38,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from klda.engine.arrays import Array
 from klda.engine.means import log_priors
-from klda.engine.rows import Rows
 from klda.labels import Label
 
 COUNTS_AS = 0.5  # sample that one left out is worth
@@ -66,7 +64,6 @@ ENOUGH_FOR_A_CLASS = 30  # samples left out
 LOST = -float(np.log(np.finfo(np.float64).tiny))  # largest loss of one of them
 COLUMNS = {"sizes": np.int64, "novelty": np.float64, "behind": np.float64, "doubts": np.float32}
 MOST_KEPT = 2048  # samples left out: the latest ones
-MOST_PENDING = 1024  # samples learned since some were last left out
 ENOUGH = 100  # samples left out; of a model that has grown fast, older ones count up to so many
 
 
@@ -159,7 +156,7 @@ class Calibration:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Samples that were left out, the latest last; and others that are yet to be.
+    """Samples that were left out, the latest last.
 
     Immutable: each verb returns another.
     """
@@ -172,7 +169,6 @@ class Evidence:
     novelty: np.ndarray = field(default_factory=partial(np.empty, 0))
     behind: np.ndarray = field(default_factory=partial(np.empty, 0))
     doubts: np.ndarray = field(default_factory=partial(np.empty, (0, len(OCTAVES)), np.float32))
-    pending: Rows = field(default_factory=Rows)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -184,14 +180,10 @@ class Evidence:
 
     # ---------------------------------------------------------------- verbs
 
-    def learned(self, rows: Array, labels: Sequence[Label]) -> Evidence:
-        """Return the evidence beside samples that are yet to be left out, some of them."""
-        return replace(self, pending=self.pending.add_smallest(rows, labels, MOST_PENDING))
-
     def add(self, new: Evidence) -> Evidence:
-        """Return these and new ones, the latest of them; none is pending."""
+        """Return these and new ones, the latest of them."""
         found = self._with(new)
-        return replace(found._at(np.arange(len(found))[-MOST_KEPT:]), pending=Rows())
+        return found._at(np.arange(len(found))[-MOST_KEPT:])
 
     def merge(self, other: Evidence) -> Evidence:
         """Add the samples of another model; those of the larger of the two models come last."""
@@ -199,16 +191,13 @@ class Evidence:
         order = np.argsort(both.sizes, kind="stable")
         if len(order) > MOST_KEPT:
             order = order[np.linspace(0, len(order), MOST_KEPT, endpoint=False).astype(int)]
-        more = other.pending
-        merged = both._at(order)
-        return merged.learned(more.values, more.labels.tolist()) if len(more) else merged
+        return both._at(order)
 
-    def without(
-        self, fractions: Mapping[Label, float], rows: Array, labels: Sequence[Label]
-    ) -> Evidence:
-        """Drop fractions of the classes that were removed, and these samples if they are pending.
+    def without(self, fractions: Mapping[Label, float]) -> Evidence:
+        """Drop fractions of the classes of samples that the model no longer has.
 
-        Which of the removed samples were left out is not known: any of their class stand for them.
+        It is not known which of the removed samples were left out, so any of the same class are
+        dropped instead.
         """
         held = Counter(label for label in self.labels if label in fractions)
         left = {label: round(fractions[label] * n) for label, n in held.items()}
@@ -218,24 +207,16 @@ class Evidence:
                 left[label] -= 1
             else:
                 kept.append(i)
-        return replace(
-            self._at(np.array(kept, np.int64)), pending=self.pending.discard(rows, labels)
-        )
+        return self._at(np.array(kept, np.int64))
 
-    def drop(self, label: Label) -> tuple[Evidence, Evidence]:
+    def split(self, label: Label) -> tuple[Evidence, Evidence]:
         """Return all without the samples of a class, and these."""
         own = np.array([held == label for held in self.labels], bool)
-        at = self.pending.of_class(label)
-        without, pending = self._at(np.flatnonzero(~own)), self.pending.without(at)
-        return (
-            replace(without, pending=pending),
-            replace(self._at(np.flatnonzero(own)), pending=self.pending.at(at)),
-        )
+        return self._at(np.flatnonzero(~own)), self._at(np.flatnonzero(own))
 
     def rename(self, old: Label, new: Label) -> Evidence:
         """Give a class another name."""
-        labels = [new if label == old else label for label in self.labels]
-        return replace(self, labels=labels, pending=self.pending.rename(old, new))
+        return replace(self, labels=[new if label == old else label for label in self.labels])
 
     def calibration(self, labels: Sequence[Label], counts: np.ndarray, unit: float) -> Calibration:
         """Return what it says about a rule, given its classes and its unit."""
@@ -272,7 +253,7 @@ class Evidence:
     # ---------------------------------------------------------------- storage
 
     def pack(self, names: Sequence[Label]) -> dict[str, np.ndarray]:
-        """Return named arrays of those left out; labels as positions in ``names``."""
+        """Return named arrays; labels as positions in ``names``."""
         if not len(self):
             return {}
         positions = {name: i for i, name in enumerate(names)}
@@ -290,7 +271,7 @@ class Evidence:
         }
         if {len(column) for column in columns.values()} != {len(labels)}:
             raise ValueError("the arrays of the evidence differ in length")
-        return replace(cls(), labels=labels, **columns)
+        return cls(labels, **columns)
 
     # ---------------------------------------------------------------- inside
 
@@ -298,11 +279,11 @@ class Evidence:
         both: dict[str, Any] = {
             k: np.concatenate([getattr(self, k), getattr(other, k)]) for k in COLUMNS
         }
-        return replace(self, labels=[*self.labels, *other.labels], **both)
+        return Evidence([*self.labels, *other.labels], **both)
 
     def _at(self, rows: np.ndarray) -> Evidence:
         some: dict[str, Any] = {name: getattr(self, name)[rows] for name in COLUMNS}
-        return replace(self, labels=[self.labels[i] for i in rows], **some)
+        return Evidence([self.labels[i] for i in rows], **some)
 
     def _of_size(self, n_samples: int) -> Evidence:
         """Return what counts for a model of this size: left out since it had half as many samples.

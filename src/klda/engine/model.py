@@ -32,7 +32,7 @@ from klda.engine.arrays import (
     row_blocks,
     strip_prefix,
 )
-from klda.engine.calibration import MOST_PENDING, Evidence
+from klda.engine.calibration import Evidence
 from klda.engine.feature_map import FeatureMap, IdentityMap, unpack_map
 from klda.engine.rows import Rows
 from klda.engine.statistics import Batch, ClassStatistics
@@ -43,6 +43,7 @@ from klda.labels import Label, group_labels
 # 0.6 points from 513 to 768 samples, and 0.2 from 769 to 1,300; solving takes the cube of their
 # number, at 768 two to three times as long as an update of the random features' statistics.
 EXACT_KERNEL_ROWS = 768
+MOST_PENDING = 1024  # samples that wait to be left out
 ALL = 1 << 62
 
 
@@ -65,7 +66,10 @@ class Model:
     rows: Rows | None  # the samples, if all that were learned are kept
     # One row per class, what its name says; not among the counts.
     hints: Rows = field(default_factory=Rows)
-    evidence: Evidence = field(default_factory=Evidence)  # what leaving samples out has told
+    # Of a model that is not few: what leaving samples out has told, and some of the samples learned
+    # since, which are yet to be left out.
+    evidence: Evidence = field(default_factory=Evidence)
+    pending: Rows = field(default_factory=Rows)
     # The statistics; None until they are needed, while the rows say the same.
     counted: ClassStatistics | None = None
 
@@ -130,7 +134,7 @@ class Model:
         """
         if self.rows is not None:
             return {"rows": len(self.rows), "most_rows": self.most_rows}
-        return {"pending": n} if (n := len(self.evidence.pending)) else {}
+        return {"pending": n} if (n := len(self.pending)) else {}
 
     # ---------------------------------------------------------------- verbs
 
@@ -138,24 +142,24 @@ class Model:
         self, rows: Array, labels: Sequence[Label], ids: Sequence[str | None] | None = None
     ) -> Model:
         """Return the model with samples learned, row i of the class ``labels[i]``."""
-        kept, evidence = None, self.evidence
+        kept, pending = None, self.pending
         if self.rows is not None and len(self.rows) + len(labels) <= self.most_rows:
             kept = self.rows.add(rows, labels, ids)
             if kept.exponents is not None:  # learned as they are kept
                 rows = kept.rows_at(np.arange(len(self.rows), len(kept)))
         if kept is None or len(kept) > EXACT_KERNEL_ROWS:
-            evidence = self._whole_evidence.learned(rows, labels)
+            pending = self._all_pending.add_smallest(rows, labels, MOST_PENDING)
         counted = self.counted if kept is not None else self.statistics
         if counted is not None:
             counted = counted.change(self._batches([(rows, labels)]), 1)
-        return replace(self, rows=kept, evidence=evidence, counted=counted)
+        return replace(self, rows=kept, pending=pending, counted=counted)
 
     @property
-    def _whole_evidence(self) -> Evidence:
-        """The evidence with all samples that were not left out: while they are few, all of them."""
+    def _all_pending(self) -> Rows:
+        """Some of the samples that were not left out: while they are few, of all of them."""
         if not self.is_few or not self.rows:
-            return self.evidence
-        return Evidence().learned(self.rows.values, self.rows.labels.tolist())
+            return self.pending
+        return Rows().add_smallest(self.rows.values, self.rows.labels.tolist(), MOST_PENDING)
 
     def without_evidence(self) -> Model:
         """Return the model for a rule with other parameters: its samples are yet to be left out.
@@ -164,11 +168,11 @@ class Model:
         """
         if self.rows is None:
             return self
-        evidence = Evidence()
+        pending = Rows()
         if not self.is_few:
             for rows, labels, _ in self.rows.columns():
-                evidence = evidence.learned(rows, labels)
-        return replace(self, evidence=evidence)
+                pending = pending.add_smallest(rows, labels, MOST_PENDING)
+        return replace(self, evidence=Evidence(), pending=pending)
 
     def _batches(self, parts: Any) -> Iterator[Batch]:
         """Lift samples block by block, class by class."""
@@ -192,7 +196,8 @@ class Model:
             return self.remove_at(self.rows.find(rows, labels))
         gone = {label: n / self.counts[label] for label, n in Counter(labels).items()}
         counted = self.statistics.change(self._batches([(rows, labels)]), -1)
-        return replace(self, evidence=self.evidence.without(gone, rows, labels), counted=counted)
+        evidence, pending = self.evidence.without(gone), self.pending.discard(rows, labels)
+        return replace(self, evidence=evidence, pending=pending, counted=counted)
 
     def remove_at(self, positions: np.ndarray) -> Model:
         """Return the model without samples given by their positions among those kept."""
@@ -219,9 +224,14 @@ class Model:
             return replace(self.remove_at(at), hints=hints), gone
         if not self.counts[label]:
             return replace(self, hints=hints), gone
-        known, (left, own) = self.statistics, self.evidence.drop(label)
-        part = replace(gone, rows=None, evidence=own, counted=known.only(label))
-        return replace(self, hints=hints, evidence=left, counted=known.drop([label])), part
+        known, at = self.statistics, self.pending.of_class(label)
+        left, own = self.evidence.split(label)
+        gone = replace(gone, rows=None, evidence=own, pending=self.pending.at(at))
+        kept = replace(self, hints=hints, evidence=left, pending=self.pending.without(at))
+        return (
+            replace(kept, counted=known.drop([label])),
+            replace(gone, counted=known.only(label)),
+        )
 
     def merge(self, other: Model) -> Model:
         """Return the model with all that another one with the same feature map learned."""
@@ -243,8 +253,11 @@ class Model:
         if isinstance(self.map, IdentityMap) and isinstance(other.map, IdentityMap):
             offset = self.backend.asarray(other.map.centre) - self.map.centre
             added = added.shift(offset)
-        evidence = self._whole_evidence.merge(other._whole_evidence)
-        return replace(merged, rows=None, evidence=evidence, counted=known.merge(added))
+        pending, more = self._all_pending, other._all_pending
+        if len(more):
+            pending = pending.add_smallest(more.values, more.labels.tolist(), MOST_PENDING)
+        evidence, counted = self.evidence.merge(other.evidence), known.merge(added)
+        return replace(merged, rows=None, evidence=evidence, pending=pending, counted=counted)
 
     def subtract(self, part: Model) -> Model:
         """Return the model without all that another one learned, which it learned too.
@@ -258,10 +271,11 @@ class Model:
             for rows, labels, _ in part.rows.columns():
                 left = left.remove(rows, labels)
             return left
-        counted, pending = self.statistics.merge(part.statistics, -1), part.evidence.pending
+        counted = self.statistics.merge(part.statistics, -1)
         gone = {label: n / self.counts[label] for label, n in part.counts.items() if n}
-        evidence = self.evidence.without(gone, pending.values, pending.labels.tolist())
-        return replace(self, rows=None, evidence=evidence, counted=counted)
+        pending = self.pending.discard(part.pending.values, part.pending.labels.tolist())
+        evidence = self.evidence.without(gone)
+        return replace(self, rows=None, evidence=evidence, pending=pending, counted=counted)
 
     def beyond(self, other: Model) -> Model:
         """Return what this one has learned beyond another that it was, or will be, made of."""
@@ -269,10 +283,8 @@ class Model:
             more = ~np.isin(self.rows.numbers, other.rows.numbers)
             return replace(self.empty(), rows=self.rows.at(np.flatnonzero(more)))
         counted = self.statistics.merge(other.statistics, -1)
-        known = other.evidence.pending
-        pending = self.evidence.pending.discard(known.values, known.labels.tolist())
-        evidence = Evidence(pending=pending)
-        return replace(self.empty(), rows=None, evidence=evidence, counted=counted)
+        pending = self.pending.discard(other.pending.values, other.pending.labels.tolist())
+        return replace(self.empty(), rows=None, pending=pending, counted=counted)
 
     def rename(self, old: Label, new: Label) -> Model:
         """Return the model with a class that has another name; that of another joins the two."""
@@ -284,6 +296,7 @@ class Model:
             rows=None if self.rows is None else self.rows.rename(old, new),
             hints=self.hints.drop({old}) if joined else self.hints.rename(old, new),
             evidence=self.evidence.rename(old, new),
+            pending=self.pending.rename(old, new),
             counted=counted,
         )
 
@@ -309,7 +322,7 @@ class Model:
         }
         evidence = add_prefix("evidence/", self.evidence.pack(classes))
         packed = Packed(add_prefix("map/", arrays) | evidence, meta)
-        some = {"rows": self.rows, "hints": self.hints, "pending": self.evidence.pending}
+        some = {"rows": self.rows, "hints": self.hints, "pending": self.pending}
         for name, kept in some.items():
             if kept is not None and (len(kept) or name == "rows"):
                 packed.put(name, kept.pack())
@@ -349,8 +362,15 @@ class Model:
         if "statistics" in meta:
             counted = ClassStatistics.unpack(*packed.part("statistics"), counts, backend)
         evidence = Evidence.unpack(strip_prefix("evidence/", arrays), meta["classes"])
-        evidence = replace(evidence, pending=pending or Rows())
-        model = cls(feature_map, meta["most_rows"], rows, hints or Rows(), evidence, counted)
+        model = cls(
+            feature_map,
+            meta["most_rows"],
+            rows,
+            hints or Rows(),
+            evidence,
+            pending or Rows(),
+            counted,
+        )
         known = counted is not None if rows is None else rows.counts == counts
         chunks = [chunk for kept in (rows, hints, pending) if kept for chunk in kept.chunks]
         if not known or any(chunk.shape[1:] != (feature_map.n_features,) for chunk in chunks):

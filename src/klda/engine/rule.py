@@ -36,8 +36,8 @@ from klda.engine.inverse import Factor
 from klda.engine.means import ClassMeans, Mixing, class_means, log_priors, mix_means
 from klda.engine.novelty import RelativeMahalanobis, inverted
 from klda.engine.parameters import Parameters
+from klda.engine.solution import Solution
 from klda.engine.statistics import ClassStatistics
-from klda.labels import Label
 
 PRIOR_SCALE = 2.0  # of log priors, times inflation: scores have a larger scale than likelihoods
 # Weight of LDA's scores, in units of k, beside the regression's outputs. Within the training rows
@@ -51,10 +51,13 @@ MOST_CLASSES = 1024  # whose means are compared with each other: the largest one
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """A linear rule and what it was made of; classes in the order of their sorted labels."""
+    """A solution and what it was made of, classes in the order of their sorted labels.
 
-    feature_map: FeatureMap | KernelMap  # from a row to the features that the rule is for
-    factor: Factor  # of the scatter in these features
+    The next solve starts from it, and samples are left out of it.
+    """
+
+    solution: Solution  # not calibrated
+    factor: Factor  # of the scatter in the features of the solution
     lifted: Array | None  # the samples, where the features are those that they span
     # Means relative to ``centre``; those times R are multiplied by the number of samples N.
     classes: ClassMeans
@@ -62,24 +65,10 @@ class Rule:
     mixing: Mixing  # how the means of rare classes are improved with the help of the others
     # (M, M): what linear scores are multiplied by, where regression is added.
     blend: np.ndarray | None
-    offsets: np.ndarray  # (M,): what scores have beyond the linear ones
-    novelty: RelativeMahalanobis  # how unlike anything learned an input is
-    weights: Array  # (M, D)
-    biases: Array  # (M,)
     # What scores and novelty grow with: half the typical squared distance between two class means.
     # Where names make the means shorter, samples are as long as ever: the geometric mean.
     unit: float
     n_samples: int  # samples behind the scatter, at least one
-
-    @property
-    def labels(self) -> tuple[Label, ...]:
-        """The classes."""
-        return self.classes.labels
-
-    @property
-    def counts(self) -> np.ndarray:
-        """Samples of each class."""
-        return self.classes.counts
 
     @classmethod
     def of(
@@ -123,18 +112,23 @@ class Rule:
             (classes.of_samples_r * classes.of_samples).sum(1), np.float64
         )
         shorter = float(np.sqrt(np.median(of_samples) / max(usual, np.finfo(float).tiny)))
+        solution = Solution(
+            map=feature_map,
+            classes=np.array(classes.labels),
+            class_counts=classes.counts,
+            weights=weights,
+            biases=backend.asarray(offsets) - backend.linear(weights, centre[None])[:, 0],
+            rho=factor.inverse.rho,
+            distance=RelativeMahalanobis.of(gram, compared, squares, offsets, worth, blending),
+        )
         return cls(
-            feature_map=feature_map,
+            solution=solution,
             factor=factor,
             lifted=lifted,
             classes=classes,
             centre=centre,
             mixing=mixing,
             blend=blending,
-            offsets=offsets,
-            novelty=RelativeMahalanobis.of(gram, compared, squares, offsets, worth, blending),
-            weights=weights,
-            biases=backend.asarray(offsets) - backend.linear(weights, centre[None])[:, 0],
             unit=unit_of(squares) * (shorter or 1.0),  # one class is the average
             n_samples=n,
         )

@@ -13,7 +13,6 @@ from klda.engine.arrays import Array, Backend, add_prefix, row_blocks, strip_pre
 from klda.engine.calibration import Calibration
 from klda.engine.feature_map import FeatureMap, KernelMap, unpack_map
 from klda.engine.novelty import RelativeMahalanobis
-from klda.engine.rule import Rule
 from klda.errors import KldaError
 from klda.labels import Label, as_list, check_labels_known
 
@@ -106,19 +105,6 @@ class Solution:
     rho: float
     distance: RelativeMahalanobis
     calibration: Calibration | None = None
-
-    @classmethod
-    def of(cls, rule: Rule) -> Solution:
-        """Return what answering needs of a rule."""
-        return cls(
-            map=rule.feature_map,
-            classes=np.array(rule.labels),
-            class_counts=rule.counts,
-            weights=rule.weights,
-            biases=rule.biases,
-            rho=rule.factor.inverse.rho,
-            distance=rule.novelty,
-        )
 
     @cached_property
     def counts(self) -> dict[Label, int]:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from klda.engine.arrays import add_prefix, strip_prefix
-from klda.engine.calibration import MOST_PENDING, OCTAVES, USUAL_TEMPERATURE, Evidence
-from klda.engine.model import ALL, EXACT_KERNEL_ROWS
+from klda.engine.calibration import OCTAVES, USUAL_TEMPERATURE, Evidence
+from klda.engine.model import ALL, EXACT_KERNEL_ROWS, MOST_PENDING
 from klda.engine.rows import Rows
 from klda.engine.rule import unit_of
 from klda.errors import KldaError
