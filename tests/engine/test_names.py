@@ -35,25 +35,25 @@ def gram_of(X, y, names, n_taught):
 def test_slope_and_worth_are_those_that_the_data_were_made_with():
     names, _, X, y = made(60, 8, slope=0.5, noise=0.5)
     gram, within = gram_of(X, y, names, 60)
-    fit = fit_names(gram, np.full(60, 8), within, len(y))
+    slope, worth, _ = fit_names(gram, np.full(60, 8), within, len(y))
     # A regression on 60 x 40 numbers: the noise is that of the means and of eight samples.
     deviation = np.sqrt((0.5**2 + 1 / 8) / (60 * 40))
-    assert fit.slope == pytest.approx(0.5, abs=2.5 * deviation)
-    assert 2 <= fit.worth <= 8  # one over the variance beside the slope: 4
+    assert slope == pytest.approx(0.5, abs=2.5 * deviation)
+    assert 2 <= worth <= 8  # one over the variance beside the slope: 4
 
 
 def test_names_that_say_nothing_have_no_slope():
     names, _, X, y = made(60, 8, slope=0.0, noise=1.0)
     gram, within = gram_of(X, y, names, 60)
-    assert fit_names(gram, np.full(60, 8), within, len(y)).slope < 0.03
+    assert fit_names(gram, np.full(60, 8), within, len(y))[0] < 0.03
 
 
 def test_without_shared_residuals_a_name_counts_as_so_many_samples(monkeypatch):
     monkeypatch.setattr(naming, "SHARED", 0.0)
     names, _, X, y = made(20, 3)
     gram, within = gram_of(X, y, names, 20)
-    fit = fit_names(gram, np.full(20, 3), within, len(y))
-    np.testing.assert_allclose(fit.gains, np.eye(20) * 3 / (3 + fit.worth), atol=1e-12)
+    _, worth, gains = fit_names(gram, np.full(20, 3), within, len(y))
+    np.testing.assert_allclose(gains, np.eye(20) * 3 / (3 + worth), atol=1e-12)
 
 
 @pytest.mark.parametrize("n", [3, 60])  # by the kernel and by random features

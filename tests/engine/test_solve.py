@@ -137,7 +137,7 @@ def test_samples_left_out_score_as_if_never_learned():
     engine.solution()
     Z, rule = reference.lifted(engine.model.map, X), engine.solved_rule()
     _, ours, _ = left_out.leave_one_out(rule, engine.model.map.lift(X[:20]), y[:20].tolist())
-    rho, g = rule.factor.inverse.rho, reference.statistics(Z, y)[2].mean(axis=0)
+    rho, g = rule.inverse.rho, reference.statistics(Z, y)[2].mean(axis=0)
     for i in range(20):
         rest = np.arange(150) != i
         _, _, means, scatter = reference.statistics(Z[rest], y[rest])
@@ -156,7 +156,7 @@ def test_a_sample_left_out_is_removed_from_all_estimated_means():
     engine.solution()
     Z, rule = reference.lifted(engine.model.map, X), engine.solved_rule()
     _, ours, _ = left_out.leave_one_out(rule, engine.model.map.lift(X[:20]), y[:20].tolist())
-    rho, to_numpy = rule.factor.inverse.rho, engine.model.backend.to_numpy
+    rho, to_numpy = rule.inverse.rho, engine.model.backend.to_numpy
     g, estimates = to_numpy(rule.centre), to_numpy(rule.classes.means)
     means = reference.statistics(Z, y)[2]
     for i in range(20):
@@ -176,7 +176,7 @@ def test_what_a_sample_adds_to_the_length_of_its_class_mean_is_left_out():
     Z, rule = reference.lifted(engine.model.map, X), engine.solved_rule()
     lifted = engine.model.map.lift(X[:20])
     at, _, (_, lengths) = left_out.leave_one_out(rule, lifted, y[:20].tolist())
-    rho, means = rule.factor.inverse.rho, reference.statistics(Z, y)[2]
+    rho, means = rule.inverse.rho, reference.statistics(Z, y)[2]
     counts, centred = np.bincount(y), means - means.mean(axis=0)
     for i in range(20):
         rest = np.arange(150) != i

@@ -61,7 +61,7 @@ def _check_scatter(model: Model, rule: Rule, samples: Array, labels: Sequence[La
     """Look whether what is to be removed is in the scatter."""
     present, counts = np.unique(np.asarray(labels), return_counts=True)
     change = model.statistics.rows_of_removal(model.map.lift(samples), counts, present.tolist())
-    backend, inverse = model.backend, rule.factor.inverse
+    backend, inverse = model.backend, rule.inverse
     largest = float(backend.to_numpy((change * change).sum(1)).max())
     # How much of the scatter the rows make up.
     overlap = backend.to_numpy(backend.linear(inverse.apply(change), change), np.float64)

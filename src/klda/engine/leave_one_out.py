@@ -76,7 +76,7 @@ def leave_one_out(
     labels : sequence
         Their classes.
     """
-    classes, inverse, n = rule.classes, rule.factor.inverse, rule.n_samples
+    classes, inverse, n = rule.classes, rule.inverse, rule.n_samples
     backend = inverse.scatter.backend
     places = {label: i for i, label in enumerate(classes.labels)}
     at = np.array([places[label] for label in labels], np.int64)
