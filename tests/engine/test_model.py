@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klda import KLDA, KldaError
-from klda.engine import model as models
+from klda.engine import sizes
 from klda.engine.arrays import choose_backend
 from klda.engine.engine import Engine, PredictionOnlyError
 from klda.engine.feature_map import Draw, FourierMap, IdentityMap
@@ -29,7 +29,7 @@ PARAMETERS = Parameters(
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(models, "EXACT_KERNEL_ROWS", FEW)
+    monkeypatch.setattr(sizes, "EXACT_KERNEL_ROWS", FEW)
 
 
 def make(kind="KLDA", keep_all=False):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from klda.engine import means as naming
+from klda.engine import sizes
 from klda.engine.engine import Engine
 from klda.engine.means import fit_names
 from klda.engine.parameters import Parameters
@@ -118,7 +119,7 @@ def test_classes_with_fewer_samples_are_not_lost_where_names_count(few, many):
 
 
 def test_too_many_names_to_compare_count_only_for_classes_without_samples(monkeypatch):
-    monkeypatch.setattr(naming, "MOST_NAMES", 5)
+    monkeypatch.setattr(sizes, "MOST_NAMED", 5)
     names, _, X, y = made(12, 60, slope=1.0, noise=0.1)
     engine = Engine(PARAMETERS)
     engine.add(X[y < 10].astype("f4"), y[y < 10].tolist())

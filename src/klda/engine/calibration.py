@@ -38,6 +38,7 @@ from typing import Any
 import numpy as np
 import scipy
 
+from klda.engine import sizes
 from klda.engine.means import log_priors
 from klda.labels import Label
 
@@ -60,10 +61,8 @@ TEMPERATURE_FALLS = 0.15  # octaves, as the samples of a class double
 # 1.8, 0.9 and 1.0 points too low on average over the training rows of fifteen sets, with 3, 5 and
 # 10 samples per class; with it, 0.5, 0.1 and 0.6. From 0.3 to 0.6 it is as good.
 ODDS_GROW = 0.4
-ENOUGH_FOR_A_CLASS = 30  # samples left out
 LOST = -float(np.log(np.finfo(np.float64).tiny))  # largest loss of one of them
 COLUMNS = {"sizes": np.int64, "novelty": np.float64, "behind": np.float64, "doubts": np.float32}
-MOST_KEPT = 2048  # samples left out: the latest ones
 ENOUGH = 100  # samples left out; of a model that has grown fast, older ones count up to so many
 
 
@@ -98,7 +97,7 @@ class Calibration:
         return {
             label: self._quantile(np.array(own), reject, overall)
             for label, own in values.items()
-            if len(own) >= ENOUGH_FOR_A_CLASS
+            if len(own) >= sizes.ENOUGH_FOR_A_CLASS
         }
 
     @staticmethod
@@ -183,14 +182,16 @@ class Evidence:
     def add(self, new: Evidence) -> Evidence:
         """Return these and new ones, the latest of them."""
         found = self._with(new)
-        return found._at(np.arange(len(found))[-MOST_KEPT:])
+        return found._at(np.arange(len(found))[-sizes.MOST_EVIDENCE :])
 
     def merge(self, other: Evidence) -> Evidence:
         """Add the samples of another model; those of the larger of the two models come last."""
         both = self._with(other)
         order = np.argsort(both.sizes, kind="stable")
-        if len(order) > MOST_KEPT:
-            order = order[np.linspace(0, len(order), MOST_KEPT, endpoint=False).astype(int)]
+        if len(order) > sizes.MOST_EVIDENCE:
+            order = order[
+                np.linspace(0, len(order), sizes.MOST_EVIDENCE, endpoint=False).astype(int)
+            ]
         return both._at(order)
 
     def without(self, fractions: Mapping[Label, float]) -> Evidence:

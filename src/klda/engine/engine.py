@@ -229,7 +229,7 @@ class Engine:
             if self._calibrated_for.scoring() != parameters.scoring():
                 model = model.without_evidence()
             evidence = model.evidence
-            if model.is_few:
+            if model.is_small:
                 evidence = evidence_of(rule, model.rows or Rows())
             elif len(rule.classes.labels) > 1:  # a single class tells nothing yet
                 evidence = evidence.add(evidence_of(rule, model.pending))

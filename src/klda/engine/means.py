@@ -49,11 +49,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import scipy
 
+from klda.engine import sizes
 from klda.engine.arrays import Array, product
 from klda.engine.statistics import ClassStatistics
 from klda.labels import Label
 
-MOST_NAMES = 2048  # that are compared with each other; of more, only those without samples count
 SHARED = 0.65  # a: part of the residuals' variance that classes with similar names share
 USUAL_SLOPE = 0.4  # where fewer than two classes have both a name and samples
 USUAL_WORTH = 4.0  # samples
@@ -135,7 +135,7 @@ def class_means(
     named = np.array([place[label] for label in name_labels], np.int64)
     order = np.argsort(counts[named] == 0, kind="stable")
     n_both = int((counts[named] > 0).sum())
-    if len(labels) > MOST_NAMES:
+    if len(labels) > sizes.MOST_NAMED:
         order, n_both = order[n_both:], 0
     places, at = named[order], backend.index(named[order])
     # Names have an average of their own: they differ from samples in all classes alike.

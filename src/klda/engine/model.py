@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from klda.engine import sizes
 from klda.engine.arrays import (
     Array,
     Arrays,
@@ -39,12 +40,7 @@ from klda.engine.statistics import Batch, ClassStatistics
 from klda.errors import KldaError
 from klda.labels import Label, group_labels
 
-# Up to how many samples the exact kernel is used. Within the training rows of fifteen sets it gains
-# 0.6 points from 513 to 768 samples, and 0.2 from 769 to 1,300; solving takes the cube of their
-# number, at 768 two to three times as long as an update of the random features' statistics.
-EXACT_KERNEL_ROWS = 768
-MOST_PENDING = 1024  # samples that wait to be left out
-ALL = 1 << 62
+ALL = 1 << 62  # as the most rows to keep
 
 
 class DamagedModelError(KldaError):
@@ -66,8 +62,8 @@ class Model:
     rows: Rows | None  # the samples, if all that were learned are kept
     # One row per class, what its name says; not among the counts.
     hints: Rows = field(default_factory=Rows)
-    # Of a model that is not few: what leaving samples out has told, and some of the samples learned
-    # since, which are yet to be left out.
+    # Beyond a small model: what leaving samples out has told, and some of the samples learned since,
+    # which are yet to be left out.
     evidence: Evidence = field(default_factory=Evidence)
     pending: Rows = field(default_factory=Rows)
     # The statistics; None until they are needed, while the rows say the same.
@@ -82,7 +78,7 @@ class Model:
         """
         if keep_all:
             return cls(feature_map, ALL, Rows.halved())
-        return cls(feature_map, feature_map.n_components // 2, Rows())
+        return cls(feature_map, sizes.most_rows(feature_map.n_components), Rows())
 
     # ---------------------------------------------------------------- what it knows
 
@@ -98,9 +94,13 @@ class Model:
         return self.counted
 
     @property
-    def is_few(self) -> bool:
-        """Whether all samples are kept, and few enough for the exact kernel between them."""
-        return self.rows is not None and len(self.rows) <= EXACT_KERNEL_ROWS
+    def is_small(self) -> bool:
+        """Whether all samples are kept, and few enough to be used themselves whenever it is solved.
+
+        Then the features are the exact kernel between them, unless the rule is LDA's alone, and to
+        calibrate it, all of them are left out.
+        """
+        return self.rows is not None and len(self.rows) <= sizes.EXACT_KERNEL_ROWS
 
     @property
     def keeps_all(self) -> bool:
@@ -147,8 +147,8 @@ class Model:
             kept = self.rows.add(rows, labels, ids)
             if kept.exponents is not None:  # learned as they are kept
                 rows = kept.rows_at(np.arange(len(self.rows), len(kept)))
-        if kept is None or len(kept) > EXACT_KERNEL_ROWS:
-            pending = self._all_pending.add_smallest(rows, labels, MOST_PENDING)
+        if kept is None or len(kept) > sizes.EXACT_KERNEL_ROWS:
+            pending = self._all_pending.add_smallest(rows, labels, sizes.MOST_PENDING)
         counted = self.counted if kept is not None else self.statistics
         if counted is not None:
             counted = counted.change(self._batches([(rows, labels)]), 1)
@@ -157,9 +157,9 @@ class Model:
     @property
     def _all_pending(self) -> Rows:
         """Some of the samples that were not left out: while they are few, of all of them."""
-        if not self.is_few or not self.rows:
+        if not self.is_small or not self.rows:
             return self.pending
-        return Rows().add_smallest(self.rows.values, self.rows.labels.tolist(), MOST_PENDING)
+        return Rows().add_smallest(self.rows.values, self.rows.labels.tolist(), sizes.MOST_PENDING)
 
     def without_evidence(self) -> Model:
         """Return the model for a rule with other parameters: its samples are yet to be left out.
@@ -169,9 +169,9 @@ class Model:
         if self.rows is None:
             return self
         pending = Rows()
-        if not self.is_few:
+        if not self.is_small:
             for rows, labels, _ in self.rows.columns():
-                pending = pending.add_smallest(rows, labels, MOST_PENDING)
+                pending = pending.add_smallest(rows, labels, sizes.MOST_PENDING)
         return replace(self, evidence=Evidence(), pending=pending)
 
     def _batches(self, parts: Any) -> Iterator[Batch]:
@@ -203,7 +203,7 @@ class Model:
         """Return the model without samples given by their positions among those kept."""
         assert self.rows is not None
         kept, counted = self.rows.without(positions), self.counted
-        if len(kept) <= EXACT_KERNEL_ROWS:  # what it would have been, had it never grown
+        if len(kept) <= sizes.EXACT_KERNEL_ROWS:  # what it would have been, had it never grown
             counted = None
         elif counted is not None:
             gone = self.rows.rows_at(positions), self.rows.labels[positions].tolist()
@@ -245,7 +245,9 @@ class Model:
                 "other keeps no ledger, but this learner does: samples would be missing from "
                 "it. Merge this learner into the other one instead."
             )
-        if other.rows is not None and (self.rows is not None or len(other.rows) <= MOST_PENDING):
+        if other.rows is not None and (
+            self.rows is not None or len(other.rows) <= sizes.MOST_PENDING
+        ):
             for rows, labels, ids in other.rows.columns():
                 merged = merged.add(rows, labels, ids if merged.keeps_all else None)
             return merged
@@ -255,7 +257,7 @@ class Model:
             added = added.shift(offset)
         pending, more = self._all_pending, other._all_pending
         if len(more):
-            pending = pending.add_smallest(more.values, more.labels.tolist(), MOST_PENDING)
+            pending = pending.add_smallest(more.values, more.labels.tolist(), sizes.MOST_PENDING)
         evidence, counted = self.evidence.merge(other.evidence), known.merge(added)
         return replace(merged, rows=None, evidence=evidence, pending=pending, counted=counted)
 
@@ -326,7 +328,9 @@ class Model:
         for name, kept in some.items():
             if kept is not None and (len(kept) or name == "rows"):
                 packed.put(name, kept.pack())
-        if self.rows is None or (with_map and len(self.rows) > self.map.n_components // 2):
+        if self.rows is None or (
+            with_map and len(self.rows) > sizes.most_rows(self.map.n_components)
+        ):
             packed.put("statistics", self.statistics.pack())
         return Packed(add_prefix("learn/", packed.arrays), meta)
 

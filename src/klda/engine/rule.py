@@ -30,12 +30,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from klda.engine import sizes
 from klda.engine.arrays import Array, Backend
 from klda.engine.inverse import InverseScatter
 from klda.engine.means import ClassMeans, Mixing, log_priors, mix_means
 from klda.engine.novelty import RelativeMahalanobis, inverted
 from klda.engine.parameters import Parameters
-from klda.engine.ridge import Ridge
+from klda.engine.ridge import RidgeChoice
 from klda.engine.rows import Rows
 from klda.engine.solution import Solution
 
@@ -46,7 +47,6 @@ PRIOR_SCALE = 2.0  # of log priors, times inflation: scores have a larger scale 
 LDA_PART = 4.0
 LEAST_OF_OWN = 0.25  # of an output at the mean of a class is signal, however noisy the mean is
 SMALLEST_OUTPUT = 1e-3  # a guard: nothing is divided by less
-MOST_CLASSES = 1024  # whose means are compared with each other: the largest ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,8 @@ class Rule:
     """
 
     solution: Solution  # not calibrated
-    ridge: Ridge  # that of the inverse, before it was raised, if it had to be
+    rho: float  # the ridge of the inverse, before it was raised, if it had to be
+    choice: RidgeChoice | None  # of that; None if it was given as a number
     inverse: InverseScatter  # of the scatter in the features of the solution
     origin: Array  # (D,): what it was applied to, class means and names, is relative to this row
     name_rows: Rows  # the names
@@ -123,9 +124,9 @@ def _log_priors(counts: np.ndarray, inflation: float, priors: str) -> np.ndarray
 
 def largest_classes(counts: np.ndarray) -> np.ndarray:
     """Return the positions of the classes whose means are compared with each other."""
-    if len(counts) <= MOST_CLASSES:
+    if len(counts) <= sizes.MOST_COMPARED:
         return np.arange(len(counts))
-    return np.sort(np.argsort(-counts, kind="stable")[:MOST_CLASSES])
+    return np.sort(np.argsort(-counts, kind="stable")[: sizes.MOST_COMPARED])
 
 
 def blend(inner: np.ndarray, counts: np.ndarray, scale: float, excess: np.ndarray) -> np.ndarray:

@@ -13,13 +13,14 @@ from typing import TypeAlias
 
 import numpy as np
 
+from klda.engine import sizes
 from klda.engine.arrays import Array
 from klda.engine.feature_map import FeatureMap, FourierMap, KernelMap
 from klda.engine.inverse import InverseScatter, NotPositiveDefiniteError, factorised
 from klda.engine.means import class_means
 from klda.engine.model import Model
 from klda.engine.parameters import Parameters
-from klda.engine.ridge import Ridge, find_ridge, trace_probes
+from klda.engine.ridge import find_ridge, trace_probes
 from klda.engine.rule import Rule, linear_rule, unit_of_samples
 from klda.engine.solution import Solution
 from klda.engine.statistics import ClassStatistics
@@ -29,25 +30,24 @@ from klda.labels import group_labels
 # number, to one. Mean accuracy over fifteen sets with weights of 0.4, 0.7 and 1: 56.2, 56.2, 55.6
 # with two samples of each class, 68.3, 68.8, 68.8 with five, 77.3, 78.1, 78.4 with sixteen.
 WEIGHT_OF_ONE = 0.4
-MOST_PIVOTS = 1024  # samples and names that the exact kernel is used for
 
 
 def solve(model: Model, parameters: Parameters, last: Rule | None = None) -> Rule:
     """Return the rule of a model as it is now; with what the `last` solve left, in less time."""
     feature_map, statistics, names, lifted = _in_features(model, parameters, last)
     labels = model.hints.labels.tolist()
-    # What judged a ridge in such features can judge for how long it stands.
+    # A choice holds for features of its own kind.
     is_alike = last is not None and type(last.solution.map) is type(feature_map)
-    ridge = find_ridge(
+    rho, choice = find_ridge(
         statistics,
         names,
         parameters.ridge,
         model.map.n_components,
         random_features=isinstance(feature_map, FourierMap),
-        last=last.ridge if last is not None and is_alike else None,
+        last=last.choice if last is not None and is_alike else None,
     )
 
-    origin, inverse = _inverse(statistics, names, feature_map, ridge, last)
+    origin, inverse = _inverse(statistics, names, feature_map, rho, last)
     backend, n = statistics.backend, max(statistics.n_scattered, 1)
     d_out, inflation = inverse.d_out(statistics.n_scattered - len(statistics.labels))
     # In the exact kernel plain inner products tell how names and means are related.
@@ -70,7 +70,8 @@ def solve(model: Model, parameters: Parameters, last: Rule | None = None) -> Rul
     )
     return Rule(
         solution=solution,
-        ridge=ridge,
+        rho=rho,
+        choice=choice,
         inverse=inverse,
         origin=origin,
         name_rows=model.hints,
@@ -89,7 +90,7 @@ def _inverse(
     statistics: ClassStatistics,
     names: Array,
     feature_map: FeatureMap | KernelMap,
-    ridge: Ridge,
+    rho: float,
     last: Rule | None,
 ) -> tuple[Array, InverseScatter]:
     """Return the inverse, applied to all that is needed, and the row that this is relative to.
@@ -97,13 +98,13 @@ def _inverse(
     It is the last one, updated, if features and ridge are the same and only a few samples differ.
     """
     backend, scatter, means = statistics.backend, statistics.scatter, statistics.means
-    is_same = last and last.solution.map is feature_map and last.ridge.rho == ridge.rho
+    is_same = last and last.solution.map is feature_map and last.rho == rho
     if last and is_same and last.inverse.is_for(scatter):
         with suppress(NotPositiveDefiniteError):  # a new factor may succeed with the same ridge
             vectors = _vectors(statistics, names, last.origin)
             return last.origin, last.inverse.advanced(scatter, vectors)
     origin = means.mean(0) if len(means) else backend.zeros(means.shape[1:])
-    return origin, factorised(statistics, ridge.rho, _vectors(statistics, names, origin))
+    return origin, factorised(statistics, rho, _vectors(statistics, names, origin))
 
 
 def _vectors(statistics: ClassStatistics, names: Array, origin: Array) -> dict[str, Array]:
@@ -119,14 +120,14 @@ InFeatures: TypeAlias = tuple[FeatureMap | KernelMap, ClassStatistics, Array, Ar
 def _in_features(model: Model, parameters: Parameters, last: Rule | None) -> InFeatures:
     """Return the features to solve a model in, and what it learned in these.
 
-    They are the exact kernel between the samples and names of a small model that keeps them. Beyond
-    `klda.engine.model.EXACT_KERNEL_ROWS` samples or very many names, or without the samples, they
-    are the model's own. All later steps are the same. Names that the last solve had are not lifted
+    They are the exact kernel between the samples and names of a small model (`klda.engine.sizes`),
+    else the model's own. All later steps are the same. Names that the last solve had are not lifted
     again.
     """
     rows, hints = model.rows, model.hints
     can_use_kernel = parameters.rule != "lda" and isinstance(model.map, FourierMap)
-    if can_use_kernel and model.is_few and 0 < len(rows or ()) + len(hints) <= MOST_PIVOTS:
+    size = len(rows or ()) + len(hints)
+    if can_use_kernel and model.is_small and 0 < size <= sizes.EXACT_KERNEL_SIZE:
         return _in_exact_kernel(model, parameters.last_block)
     if last is not None and last.solution.map is model.map and last.name_rows is hints:
         names = last.names
