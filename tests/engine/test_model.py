@@ -169,7 +169,7 @@ def test_a_model_that_keeps_all_rows_can_take_no_others():
 
 def test_hints_are_classes_without_samples():
     engine = Engine(PARAMETERS, learn(make(), np.arange(100)))
-    engine.hint(X[:1] * 0 + 9, [77])
+    engine.set_name_rows(X[:1] * 0 + 9, [77])
     assert engine.counts[77] == 0
     solution = engine.solution()
     assert solution.answer(X[:1] * 0 + 9).labels[0, 0] == 77

@@ -63,7 +63,7 @@ def test_a_class_that_is_only_declared_is_found(n):
     taught = y < 10
     engine = Engine(PARAMETERS)
     engine.add(X[taught].astype("f4"), y[taught].tolist())
-    engine.hint(names.astype("f4"), list(range(12)))
+    engine.set_name_rows(names.astype("f4"), list(range(12)))
     new = np.random.default_rng(1).normal(size=(50, 40)) * 0.5 + means[10]
     answers = engine.solution().answer(new.astype("f4")).labels[:, 0]
     assert np.mean(answers == 10) > 0.9
@@ -79,7 +79,7 @@ def test_names_alone_answer_with_the_name_nearest_in_the_last_block():
     X[:, :24] = rng.normal(size=(300, 24))
     parameters = replace(PARAMETERS, blocks=(24, 16), rule="auto")
     engine = Engine(parameters)
-    engine.hint(names.astype("f4"), list(range(30)))
+    engine.set_name_rows(names.astype("f4"), list(range(30)))
     answers = engine.solution().answer(X.astype("f4")).labels[:, 0]
     distances = ((X[:, None, 24:] - names[:, 24:]) ** 2).sum(axis=2)
     assert np.mean(answers == distances.argmin(axis=1)) > 0.95
@@ -94,7 +94,7 @@ def test_names_help_a_class_with_one_sample_among_large_ones():
         engine = Engine(PARAMETERS)
         engine.add(X[kept].astype("f4"), y[kept].tolist())
         if named:
-            engine.hint(names.astype("f4"), list(range(12)))
+            engine.set_name_rows(names.astype("f4"), list(range(12)))
         found = engine.solution().answer(new.astype("f4")).labels[:, 0]
         recall[named] = np.mean(found == 11)
     assert recall[True] >= recall[False]
@@ -109,7 +109,7 @@ def test_classes_with_fewer_samples_are_not_lost_where_names_count(few, many):
         kept = (np.arange(len(y)) % many < few) | (y >= 4)
         engine = Engine(PARAMETERS)
         engine.add(X[kept].astype("f4"), y[kept].tolist())
-        engine.hint(names.astype("f4"), list(range(16)))
+        engine.set_name_rows(names.astype("f4"), list(range(16)))
         truth = np.repeat(np.arange(16), 50)
         new = np.random.default_rng(seed).normal(size=(len(truth), 40)) + means[truth]
         right = engine.solution().answer(new.astype("f4")).labels[:, 0] == truth
@@ -124,7 +124,7 @@ def test_too_many_names_to_compare_count_only_for_classes_without_samples(monkey
     engine = Engine(PARAMETERS)
     engine.add(X[y < 10].astype("f4"), y[y < 10].tolist())
     alone = engine.solution()
-    engine.hint(names.astype("f4"), list(range(12)))
+    engine.set_name_rows(names.astype("f4"), list(range(12)))
     assert engine.solution().classes.tolist() == list(range(12))
     found = engine.solution().answer(X[y < 10].astype("f4")).labels[:, 0]
     before = alone.answer(X[y < 10].astype("f4")).labels[:, 0]

@@ -109,7 +109,7 @@ def test_a_declared_class_costs_no_statistics_and_no_factorisation(monkeypatch):
     engine.solution()
     monkeypatch.setattr(type(engine.model.backend), "factorise", None)
     monkeypatch.setattr(type(engine.model), "_batches", None)
-    engine.hint(X[:1], [99])
+    engine.set_name_rows(X[:1], [99])
     assert 99 in engine.solution().classes
 
 
@@ -152,7 +152,7 @@ def test_a_sample_left_out_is_removed_from_all_estimated_means():
     names = reference.blobs(5, 6, 5, seed=1)[0]  # of the four classes, and of a declared one
     chosen = parameters(small_sample_correction=False)
     engine = learned(X, y, chosen)
-    engine.hint(names, [0, 1, 2, 3, 9])
+    engine.set_name_rows(names, [0, 1, 2, 3, 9])
     engine.solution()
     Z, rule = reference.lifted(engine.model.map, X), engine.solved_rule()
     _, ours, _ = left_out.leave_one_out(rule, engine.model.map.lift(X[:20]), y[:20].tolist())

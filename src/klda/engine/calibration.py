@@ -189,9 +189,8 @@ class Evidence:
         both = self._with(other)
         order = np.argsort(both.sizes, kind="stable")
         if len(order) > sizes.MOST_EVIDENCE:
-            order = order[
-                np.linspace(0, len(order), sizes.MOST_EVIDENCE, endpoint=False).astype(int)
-            ]
+            spread = np.linspace(0, len(order), sizes.MOST_EVIDENCE, endpoint=False)
+            order = order[spread.astype(int)]
         return both._at(order)
 
     def without(self, fractions: Mapping[Label, float]) -> Evidence:

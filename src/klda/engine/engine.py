@@ -149,14 +149,14 @@ class Engine:
         backend = choose_backend(self.parameters.device, self.parameters.dtype, rows)
         return Model.new(self.parameters.feature_map(rows, backend), keep_all=self.keep_all)
 
-    def hint(self, rows: np.ndarray, labels: Sequence[Label]) -> None:
-        """Take other hints, one row per class, in the place of all before."""
+    def set_name_rows(self, rows: np.ndarray, labels: Sequence[Label]) -> None:
+        """Take other features of class names, one row per class, in the place of all before."""
         with self._lock:
             if self.is_new and not len(rows):
                 return
             model = self._model_for(rows)
-            hints = Rows.of(np.asarray(rows, model.backend.dtype), labels) if len(rows) else Rows()
-            self.model = replace(model, hints=hints)
+            given = np.asarray(rows, model.backend.dtype)
+            self.model = replace(model, name_rows=Rows.of(given, labels) if len(rows) else Rows())
 
     def remove(self, rows: Array, labels: Sequence[Label], *, verify: bool = True) -> None:
         """Forget samples that were learned; a class without samples left is dropped.

@@ -60,9 +60,9 @@ class Model:
     # Rows are kept while there are at most this many samples; `ALL` keeps them always.
     most_rows: int
     rows: Rows | None  # the samples, if all that were learned are kept
-    # One row per class, what its name says; not among the counts.
-    hints: Rows = field(default_factory=Rows)
-    # Beyond a small model: what leaving samples out has told, and some of the samples learned since,
+    # Features of the names of classes, one row per class; not among the counts.
+    name_rows: Rows = field(default_factory=Rows)
+    # Of larger models: what leaving samples out has told, and some of the samples learned since,
     # which are yet to be left out.
     evidence: Evidence = field(default_factory=Evidence)
     pending: Rows = field(default_factory=Rows)
@@ -109,8 +109,8 @@ class Model:
 
     @cached_property
     def counts(self) -> dict[Label, int]:
-        """Samples of each class, sorted by label; none of classes known by a hint alone."""
-        none = dict.fromkeys(self.hints.labels.tolist(), 0)
+        """Samples of each class, sorted by label; none of classes known by name alone."""
+        none = dict.fromkeys(self.name_rows.labels.tolist(), 0)
         if self.rows is not None:
             return dict(sorted((none | self.rows.counts).items()))
         known = zip(self.statistics.labels, self.statistics.counts.tolist(), strict=True)
@@ -216,18 +216,19 @@ class Model:
 
         Without the samples, the shared scatter keeps a trace of the class.
         """
-        own_hint, hints = self.hints.at(self.hints.of_class(label)), self.hints.drop({label})
-        gone = replace(self.empty(), hints=own_hint)
+        own_name = self.name_rows.at(self.name_rows.of_class(label))
+        name_rows = self.name_rows.drop({label})
+        gone = replace(self.empty(), name_rows=own_name)
         if self.rows is not None:
             at = self.rows.of_class(label)
             gone = replace(gone, rows=self.rows.at(at))
-            return replace(self.remove_at(at), hints=hints), gone
+            return replace(self.remove_at(at), name_rows=name_rows), gone
         if not self.counts[label]:
-            return replace(self, hints=hints), gone
+            return replace(self, name_rows=name_rows), gone
         known, at = self.statistics, self.pending.of_class(label)
         left, own = self.evidence.split(label)
         gone = replace(gone, rows=None, evidence=own, pending=self.pending.at(at))
-        kept = replace(self, hints=hints, evidence=left, pending=self.pending.without(at))
+        kept = replace(self, name_rows=name_rows, evidence=left, pending=self.pending.without(at))
         return (
             replace(kept, counted=known.drop([label])),
             replace(gone, counted=known.only(label)),
@@ -235,9 +236,11 @@ class Model:
 
     def merge(self, other: Model) -> Model:
         """Return the model with all that another one with the same feature map learned."""
-        hints = other.hints.drop(self.hints.counts)
-        joined = self.hints.add(hints.values, hints.labels.tolist()) if len(hints) else self.hints
-        merged = replace(self, hints=joined)
+        more = other.name_rows.drop(self.name_rows.counts)
+        joined = (
+            self.name_rows.add(more.values, more.labels.tolist()) if len(more) else self.name_rows
+        )
+        merged = replace(self, name_rows=joined)
         if not any(other.counts.values()):
             return merged
         if other.rows is None and self.keeps_all:
@@ -245,9 +248,8 @@ class Model:
                 "other keeps no ledger, but this learner does: samples would be missing from "
                 "it. Merge this learner into the other one instead."
             )
-        if other.rows is not None and (
-            self.rows is not None or len(other.rows) <= sizes.MOST_PENDING
-        ):
+        are_few = other.rows is not None and len(other.rows) <= sizes.MOST_PENDING
+        if other.rows is not None and (self.rows is not None or are_few):
             for rows, labels, ids in other.rows.columns():
                 merged = merged.add(rows, labels, ids if merged.keeps_all else None)
             return merged
@@ -264,7 +266,7 @@ class Model:
     def subtract(self, part: Model) -> Model:
         """Return the model without all that another one learned, which it learned too.
 
-        It undoes `merge`, but for hints.
+        It undoes `merge`, but for name rows.
         """
         if part.rows is not None:
             if self.rows is not None:
@@ -296,7 +298,7 @@ class Model:
         return replace(
             self,
             rows=None if self.rows is None else self.rows.rename(old, new),
-            hints=self.hints.drop({old}) if joined else self.hints.rename(old, new),
+            name_rows=self.name_rows.drop({old}) if joined else self.name_rows.rename(old, new),
             evidence=self.evidence.rename(old, new),
             pending=self.pending.rename(old, new),
             counted=counted,
@@ -324,13 +326,12 @@ class Model:
         }
         evidence = add_prefix("evidence/", self.evidence.pack(classes))
         packed = Packed(add_prefix("map/", arrays) | evidence, meta)
-        some = {"rows": self.rows, "hints": self.hints, "pending": self.pending}
+        some = {"rows": self.rows, "name_rows": self.name_rows, "pending": self.pending}
         for name, kept in some.items():
             if kept is not None and (len(kept) or name == "rows"):
                 packed.put(name, kept.pack())
-        if self.rows is None or (
-            with_map and len(self.rows) > sizes.most_rows(self.map.n_components)
-        ):
+        most = sizes.most_rows(self.map.n_components)
+        if self.rows is None or (with_map and len(self.rows) > most):
             packed.put("statistics", self.statistics.pack())
         return Packed(add_prefix("learn/", packed.arrays), meta)
 
@@ -357,9 +358,9 @@ class Model:
             feature_map = unpack_map(
                 strip_prefix("map/", arrays), meta, meta["n_features"], backend
             )
-        rows, hints, pending = (
+        rows, name_rows, pending = (
             Rows.unpack(*packed.part(name)) if name in meta else None
-            for name in ("rows", "hints", "pending")
+            for name in ("rows", "name_rows", "pending")
         )
         counts = {k: n for k, n in zip(meta["classes"], meta["counts"], strict=True) if n}
         counted = None
@@ -370,13 +371,13 @@ class Model:
             feature_map,
             meta["most_rows"],
             rows,
-            hints or Rows(),
+            name_rows or Rows(),
             evidence,
             pending or Rows(),
             counted,
         )
         known = counted is not None if rows is None else rows.counts == counts
-        chunks = [chunk for kept in (rows, hints, pending) if kept for chunk in kept.chunks]
+        chunks = [chunk for kept in (rows, name_rows, pending) if kept for chunk in kept.chunks]
         if not known or any(chunk.shape[1:] != (feature_map.n_features,) for chunk in chunks):
             raise ValueError("the parts of the model do not agree with each other")
         return model

@@ -5,7 +5,7 @@ of the features.
 
 | constant | counts | up to it | beyond |
 |---|---|---|---|
-| `EXACT_KERNEL_ROWS` | samples | exact kernel; all left out each time | D features; new ones left out |
+| `EXACT_KERNEL_ROWS` | samples | exact kernel; all left out | D features; new ones left out |
 | `EXACT_KERNEL_SIZE` | samples and names | exact kernel | D features |
 | `most_rows` (D) | samples | they are kept | dropped, if not all are to be kept |
 | `MOST_PENDING` | samples not left out yet | all of them wait | a choice of them waits |

@@ -35,7 +35,7 @@ WEIGHT_OF_ONE = 0.4
 def solve(model: Model, parameters: Parameters, last: Rule | None = None) -> Rule:
     """Return the rule of a model as it is now; with what the `last` solve left, in less time."""
     feature_map, statistics, names, lifted = _in_features(model, parameters, last)
-    labels = model.hints.labels.tolist()
+    labels = model.name_rows.labels.tolist()
     # A choice holds for features of its own kind.
     is_alike = last is not None and type(last.solution.map) is type(feature_map)
     rho, choice = find_ridge(
@@ -74,7 +74,7 @@ def solve(model: Model, parameters: Parameters, last: Rule | None = None) -> Rul
         choice=choice,
         inverse=inverse,
         origin=origin,
-        name_rows=model.hints,
+        name_rows=model.name_rows,
         names=names,
         lifted=lifted,
         classes=classes,
@@ -124,28 +124,28 @@ def _in_features(model: Model, parameters: Parameters, last: Rule | None) -> InF
     else the model's own. All later steps are the same. Names that the last solve had are not lifted
     again.
     """
-    rows, hints = model.rows, model.hints
+    rows, name_rows = model.rows, model.name_rows
     can_use_kernel = parameters.rule != "lda" and isinstance(model.map, FourierMap)
-    size = len(rows or ()) + len(hints)
+    size = len(rows or ()) + len(name_rows)
     if can_use_kernel and model.is_small and 0 < size <= sizes.EXACT_KERNEL_SIZE:
         return _in_exact_kernel(model, parameters.last_block)
-    if last is not None and last.solution.map is model.map and last.name_rows is hints:
+    if last is not None and last.solution.map is model.map and last.name_rows is name_rows:
         names = last.names
     else:
-        names = model.map.lift(hints.values) if len(hints) else model.statistics.means[:0]
+        names = model.map.lift(name_rows.values) if len(name_rows) else model.statistics.means[:0]
     return model.map, model.statistics, names, None
 
 
 def _in_exact_kernel(model: Model, last_block: int) -> InFeatures:
     """Return the exact kernel between the samples and names of a model, and both in it."""
-    rows, hints = model.rows, model.hints
+    rows, name_rows = model.rows, model.name_rows
     assert rows is not None
     assert isinstance(model.map, FourierMap)
     # With few samples of a class, what the earlier blocks say is noise more than signal.
     usual = len(rows) / max(len(rows.counts), 1)
     weight = min(1.0, WEIGHT_OF_ONE * float(np.sqrt(usual)))
     scales = np.where(np.arange(model.n_features) < last_block, weight, 1.0)
-    both = np.concatenate([some.values for some in (rows, hints) if len(some)])
+    both = np.concatenate([some.values for some in (rows, name_rows) if len(some)])
     kernel_map, lifted = KernelMap.of(both, model.map.gamma, scales, model.backend)
     backend = kernel_map.backend
     statistics = ClassStatistics.empty(kernel_map.n_components, backend)

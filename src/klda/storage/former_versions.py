@@ -91,7 +91,7 @@ def _model_of_version_2(
     elif pending:
         kept["pending"] = Rows.of(arrays["learn/pending"], pending)
     if meta.get("hints"):
-        kept["hints"] = Rows.of(arrays["learn/hints"], meta["hints"])
+        kept["name_rows"] = Rows.of(arrays["learn/hints"], meta["hints"])
     if "rows" not in kept:
         found |= add_prefix("evidence/", _evidence_of_version_2(meta, member, arrays))
     elif len(kept["rows"]) > sizes.EXACT_KERNEL_ROWS:  # some are left out again
