@@ -36,7 +36,6 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-import scipy
 
 from klda.engine import sizes
 from klda.engine.means import log_priors
@@ -110,28 +109,6 @@ class Calibration:
     def error_rate(self) -> float:
         """Fraction of answers that are wrong, as far as that is known."""
         return 1 - self.hits if self.worth else 0.0
-
-    def expected_accuracy(self, level: float = 0.9) -> tuple[float, float, float]:
-        """Return the fraction of answers that will be right, and the range it is likely in.
-
-        NaN, and everything, where no sample could be left out.
-        """
-        if not self.worth:
-            return float("nan"), 0.0, 1.0
-        return self.hits, *likely_range(self.hits, self.worth, level)
-
-    def class_accuracies(self, level: float = 0.9) -> dict[Label, tuple[int, float, float, float]]:
-        """Return the same of each class, after the number of its samples that were left out."""
-        number, right = Counter(self.labels), Counter[Label]()
-        for label, hit in zip(self.labels, self.right.tolist(), strict=False):
-            right[label] += hit
-        if not len(self.right):
-            return {}
-        hits = {label: right[label] / n for label, n in number.items()}
-        return {
-            label: (n, hits[label], *likely_range(hits[label], COUNTS_AS * n, level))
-            for label, n in number.items()
-        }
 
     def pack(self, names: Sequence[Label]) -> dict[str, np.ndarray]:
         """Return named arrays; labels as positions in ``names``."""
@@ -297,13 +274,6 @@ class Evidence:
 def usual_temperature(unit: float, n_classes: int) -> float:
     """Return the temperature that is expected before there is evidence."""
     return USUAL_TEMPERATURE * unit / float(np.sqrt(max(n_classes, 1)))
-
-
-def likely_range(hits: float, worth: float, level: float) -> tuple[float, float]:
-    """Return where a fraction is likely to be, given the one among so many samples."""
-    right, wrong = hits * worth + 0.5, (1 - hits) * worth + 0.5  # Jeffreys' prior
-    low, high = scipy.special.betaincinv(right, wrong, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
 
 
 def _lowest(places: np.ndarray, losses: np.ndarray) -> float:

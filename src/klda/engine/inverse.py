@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from klda.engine.arrays import Array
+from klda.engine.arrays import Array, product
 from klda.engine.ridge import DAMAGED
 from klda.engine.statistics import ClassStatistics, Scatter
 from klda.errors import KldaError
@@ -129,9 +129,9 @@ class InverseScatter:
         old, size = len(self.gains), len(self.gains) + len(added)
         system = backend.zeros((size, size))
         system[:old, :old] = self.system
-        system[old:, :old] = backend.matmul(added, self.gains.T)
+        system[old:, :old] = product(added, self.gains.T)
         system[:old, old:] = system[old:, :old].T
-        system[old:, old:] = backend.matmul(added, gained.T)
+        system[old:, old:] = product(added, gained.T)
         system.reshape(-1)[:: size + 1][old:] += backend.asarray(signs)  # the diagonal
         solver = _lu_factor(backend.to_numpy(system))
         gains = backend.xp.concat([self.gains, gained])
@@ -159,9 +159,9 @@ class InverseScatter:
         if self.solver is None or not len(vectors):
             return solved
         backend = self.scatter.backend
-        wanted = backend.to_numpy(backend.matmul(vectors, self.gains.T)).T
+        wanted = backend.to_numpy(product(vectors, self.gains.T)).T
         found = scipy.linalg.lu_solve(self.solver, wanted, check_finite=False).T
-        return solved - backend.matmul(backend.asarray(found), self.gains)
+        return solved - product(backend.asarray(found), self.gains)
 
     def d_out(self, freedom: int) -> tuple[float, float]:
         """Return ``tr(P Sigma)`` as a new sample sees it, and how many times the in-sample one."""

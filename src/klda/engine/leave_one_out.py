@@ -88,7 +88,7 @@ def leave_one_out(
     zv = backend.to_numpy((relative * lever).sum(1), np.float64)
     # R is symmetric: the scores N (z - g) R (mu_m - g) need no weights but the own class's.
     stacked = backend.xp.concat([lever, n * lever + classes.of_samples_r[own]])
-    products = backend.to_numpy(backend.linear(stacked, classes.means), np.float64)
+    products = backend.to_numpy(product(stacked, classes.means.T), np.float64)
     means_v, linear = np.split(products, 2)
     return at, *_left_out_scores(rule, at, vv, zv, means_v, linear)
 

@@ -179,7 +179,7 @@ def _fit(
     left, within = rows, max(statistics.scatter.trace, 0.0)
     if d_out is not None:
         left, within = times_r * n, d_out * (n - len(statistics.labels))
-    return fit_names(backend.to_numpy(backend.linear(left, rows), np.float64), counts, within, n)
+    return fit_names(backend.to_numpy(product(left, rows.T), np.float64), counts, within, n)
 
 
 def fit_names(

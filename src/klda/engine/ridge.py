@@ -53,7 +53,7 @@ from functools import lru_cache
 import numpy as np
 
 from klda.engine import sizes
-from klda.engine.arrays import Array, Backend
+from klda.engine.arrays import Array, Backend, product
 from klda.engine.statistics import ClassStatistics
 from klda.errors import KldaError
 
@@ -166,9 +166,9 @@ def _criterion(statistics: ClassStatistics, width: int) -> np.ndarray | None:
     columns, counts = slice(None, width), backend.double(statistics.counts)
     n = float(counts.sum())
     means = backend.double(statistics.means[:, columns])
-    centred = means - backend.matmul(counts[None], means) / max(n, 1.0)
+    centred = means - product(counts[None], means) / max(n, 1.0)
     sums = counts[:, None] * centred
-    total = statistics.scatter.matrix(columns) + backend.matmul(sums.T, centred)
+    total = statistics.scatter.matrix(columns) + product(sums.T, centred)
     of_block = float(total.trace()) / max(n, 1.0)
     if of_block <= 0 or n <= len(counts) or len(counts) < 2:
         return None
@@ -229,7 +229,7 @@ def between_classes(statistics: ClassStatistics, names: Array) -> float:
     means = statistics.means if len(statistics.means) else names
     weights = counts if len(counts) else np.ones(len(means))
     at = backend.asarray(weights / weights.sum())
-    spread = ((means - backend.matmul(at[None], means)) ** 2).sum(1)
+    spread = ((means - product(at[None], means)) ** 2).sum(1)
     return float((at * spread).sum()) * max(float(weights.sum()), 1.0)
 
 

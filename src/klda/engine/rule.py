@@ -31,7 +31,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from klda.engine import sizes
-from klda.engine.arrays import Array, Backend
+from klda.engine.arrays import Array, Backend, product
 from klda.engine.inverse import InverseScatter
 from klda.engine.means import ClassMeans, Mixing, log_priors, mix_means
 from klda.engine.novelty import RelativeMahalanobis, inverted
@@ -87,10 +87,10 @@ def linear_rule(
     mixing, blending = mix_means(inner if are_all else None, classes, d_out, inflation), None
     gram, weights = mixing.gram(inner), classes.means_r
     if mixing.combination is not None:
-        weights = backend.matmul(backend.asarray(mixing.combination), weights)
+        weights = product(backend.asarray(mixing.combination), weights)
     if are_all and parameters.rule == "auto" and len(worth) > 1:
         blending = blend(gram, worth, float(np.median(lengths)), mixing.excess)
-        weights = backend.matmul(backend.asarray(blending.T), weights)
+        weights = product(backend.asarray(blending.T), weights)
 
     squares = gram.diagonal() if are_all else lengths
     if worth.max(initial=0) <= 1:  # the length of a single sample says nothing about its class
@@ -109,7 +109,7 @@ def squared_lengths(rows: Array, times_r: Array, backend: Backend) -> np.ndarray
 def _inner_products(classes: ClassMeans, compared: np.ndarray, backend: Backend) -> np.ndarray:
     """Return those of some class means with each other."""
     at = backend.index(compared)
-    inner = backend.to_numpy(backend.linear(classes.means_r[at], classes.means[at]), np.float64)
+    inner = backend.to_numpy(product(classes.means_r[at], classes.means[at].T), np.float64)
     return np.asarray((inner + inner.T) / 2)  # rounding made them uneven
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from klda.engine.arrays import Array, Backend, add_prefix, row_blocks, strip_prefix
+from klda.engine.arrays import Array, Backend, add_prefix, product, row_blocks, strip_prefix
 from klda.engine.calibration import Calibration
 from klda.engine.feature_map import FeatureMap, KernelMap, unpack_map
 from klda.engine.novelty import RelativeMahalanobis
@@ -220,7 +220,8 @@ class Solution:
         budget = ANSWERED_BYTES["cpu" if backend.device == "cpu" else "gpu"]
         step = max(1, budget // (n_classes * backend.dtype.itemsize))
         for block in row_blocks(len(rows), max(self.map.n_components, n_classes), backend):
-            scores = backend.linear(self.map.lift(rows[block]), weights, biases)
+            scores = product(self.map.lift(rows[block]), weights.T)
+            scores += biases
             for start in range(0, len(scores), step):
                 yield scores[start : start + step]
 

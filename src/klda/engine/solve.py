@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from klda.engine import sizes
-from klda.engine.arrays import Array
+from klda.engine.arrays import Array, product
 from klda.engine.feature_map import FeatureMap, FourierMap, KernelMap
 from klda.engine.inverse import InverseScatter, NotPositiveDefiniteError, factorised
 from klda.engine.means import class_means
@@ -64,7 +64,7 @@ def solve(model: Model, parameters: Parameters, last: Rule | None = None) -> Rul
         classes=np.array(classes.labels),
         class_counts=classes.counts,
         weights=weights,
-        biases=backend.asarray(distance.offsets) - backend.linear(weights, centre[None])[:, 0],
+        biases=backend.asarray(distance.offsets) - product(weights, centre[:, None])[:, 0],
         rho=inverse.rho,
         distance=distance,
     )

@@ -21,7 +21,7 @@ from functools import cached_property
 import numpy as np
 
 from klda.engine import sizes
-from klda.engine.arrays import Array, Arrays, Backend, Meta, Packed
+from klda.engine.arrays import Array, Arrays, Backend, Meta, Packed, product
 from klda.labels import Label
 
 Change = tuple[Array, int]  # rows of shape (n, D), and whether they were added (1) or removed (-1)
@@ -63,7 +63,7 @@ class Scatter:
             found += self.backend.symmetric(self.square[columns, columns])
         for rows, sign in self.changes:
             part = self.backend.double(rows[:, columns])
-            found += sign * self.backend.matmul(part.T, part)
+            found += sign * product(part.T, part)
         return found
 
     def add(self, rows: Array, sign: int) -> Scatter:
