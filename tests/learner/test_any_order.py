@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from klda import Learner
-from klda.engine import model as engine_model
+from klda.engine import sizes
 from tests.factories import assert_same_scores, rows_of, small
 
 MODELS = {
@@ -25,8 +25,8 @@ MODELS = {
 @pytest.fixture(autouse=True)
 def switches(monkeypatch):
     """Let a model change its ways after few samples: at 9, at 21, and when 16 are pending."""
-    monkeypatch.setattr(engine_model, "EXACT_KERNEL_ROWS", 8)
-    monkeypatch.setattr(engine_model, "MOST_PENDING", 16)
+    monkeypatch.setattr(sizes, "EXACT_KERNEL_ROWS", 8)
+    monkeypatch.setattr(sizes, "MOST_PENDING", 16)
 
 
 class Story:
