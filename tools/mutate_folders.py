@@ -168,7 +168,7 @@ def use_model(folder, elsewhere, verify):
     said.append(bot.explain(probe(bot)[1]).to_dict())
     compact = storage.load(folder, verify=verify).document["compact"]
     if bot.ledger is not None:
-        said += [ids_of(bot), bot.ledger.counts, bot.ledger.names]
+        said += [ids_of(bot), bot.ledger.counts, bot.ledger.numbers_by_id]
         bot.forget(ids=ids_of(bot)[:2])
     if not compact:
         known = list(bot.classes)

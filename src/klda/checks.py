@@ -107,9 +107,3 @@ def finite_rows(rows: np.ndarray) -> np.ndarray:
     """Return for each row whether all its numbers are finite in float32."""
     with np.errstate(over="ignore"):
         return np.asarray(np.isfinite(rows.astype(np.float32, copy=False)).all(axis=1))
-
-
-def first_not_finite(rows: np.ndarray) -> int | None:
-    """Return the first row with a number that is not finite in float32; None if there is none."""
-    finite = finite_rows(rows)
-    return None if finite.all() else int(np.argmin(finite))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
@@ -67,6 +68,8 @@ def plain_labels(labels: Any, parameter: str = "labels") -> list[Any] | np.ndarr
         labels = np.array(labels)
         is_column = labels.dtype.kind == "O" and labels.shape[1:] == (1,)
         if labels.dtype.kind not in "OTf" or (labels.ndim != 1 and not is_column):
+            if labels.dtype.kind == "U":
+                check_names(labels.ravel().tolist(), parameter)
             return labels
         labels = labels.ravel().tolist()
     values = [as_python(label) for label in labels]
@@ -94,7 +97,7 @@ def label_list(labels: Any, parameter: str = "labels") -> list[Label]:
             )
         values = values.astype(np.int64)
     found: list[Label] = values.tolist()
-    if values.dtype.kind not in "biuf":
+    if values.dtype.kind not in "biufU":
         check_labels(found, parameter)
     return found
 
@@ -168,6 +171,70 @@ def checked_label(parameter: str, label: Any) -> Label:
         raise KldaError(f"{parameter}={label!r} can't be a label; give a string or an integer.")
     check_names([label], parameter)
     return label
+
+
+def check_label_kind(
+    classes: Iterable[Label], labels: Iterable[Label], parameter: str = "y"
+) -> None:
+    """Raise if labels are strings where the known ones are integers, or the other way round."""
+    known, new = next(iter(classes), None), next(iter(labels), None)
+    if known is not None and new is not None and isinstance(known, str) != isinstance(new, str):
+        is_string = isinstance(new, str)
+        given, kind = ("a string", "integers") if is_string else ("an integer", "strings")
+        raise KldaError(
+            f"{parameter}: the label {new!r} is {given}, but the known classes are {kind}, "
+            f"such as {known!r}; use {kind}."
+        )
+
+
+def check_labels_known(
+    classes: Iterable[Label], labels: Sequence[Any], parameter: str
+) -> list[Label]:
+    """Return plain labels; raise if one is none of the known ones, which are sorted."""
+    known, plain = dict.fromkeys(classes), [as_python(label) for label in labels]
+    for label in plain:
+        is_label = isinstance(label, str | int) and not isinstance(label, bool)
+        if not known:
+            raise KldaError(f"{parameter}={label!r}: there are no classes yet.")
+        if not is_label or label not in known:
+            some = ", ".join(map(repr, list(known)[:5]))
+            more = f" and {len(known) - 5} more" if len(known) > 5 else ""
+            close = closest(label, known) if isinstance(label, str) else None
+            meant = "" if close is None else f" Did you mean {close!r}?"
+            raise KldaError(
+                f"{parameter}={label!r}: there is no such class.{meant} Known classes: "
+                f"{some}{more}."
+            )
+    return plain
+
+
+def check_removable(counts: Mapping[Label, int], labels: Sequence[Label]) -> None:
+    """Raise if more samples are to be removed than were learned."""
+    check_labels_known(counts, labels, "y")
+    for label, n in Counter(labels).items():
+        if n > counts[label]:
+            raise KldaError(
+                f"There are {n} samples of class {label!r} to remove, but only {counts[label]} "
+                "were learned; give at most as many."
+            )
+
+
+def checked_name(
+    classes: Collection[Label], old: Any, new: Any, *, merge: bool | None = None
+) -> tuple[Label, Label]:
+    """Return a class and its new name, both plain; raise if it can't have that one.
+
+    It may be the name of another class only to `merge` the two; None where that can't be asked for.
+    """
+    [old] = check_labels_known(classes, [old], "old")
+    new = checked_label("new", new)
+    check_label_kind(classes, [new], "new")
+    if new == old and merge:
+        raise KldaError(f"old and new are both {new!r}: name two classes to merge.")
+    if new in classes and not merge:
+        joined = "" if merge is None else ", or make one class of the two with merge=True"
+        raise KldaError(f"new={new!r} is already a class; choose another name{joined}.")
+    return old, new
 
 
 def group_labels(values: np.ndarray) -> tuple[list[Label], np.ndarray]:

@@ -35,9 +35,9 @@ def test_precomputed_features_are_an_encoder():
         ([["a", "b"]], "numbers"),
         ([["1", "2"]], "numbers"),
         ([[1.0, 2.0], [3.0]], "numbers"),
-        ([[1.0, 2.0], [3.0, np.nan]], r"inputs\[1\] is not finite"),
-        ([[1.0, np.inf]], r"inputs\[0\] is not finite"),
-        ([[1e300, 1.0]], r"inputs\[0\] is not finite"),
+        ([[1.0, 2.0], [3.0, np.nan]], "inputs contains NaN.*row 1"),
+        ([[1.0, np.inf]], "inputs contains infinity.*row 0"),
+        ([[1e300, 1.0]], "inputs contains infinity.*row 0"),
         ([[1 + 2j, 0]], "numbers"),
     ],
 )

@@ -165,6 +165,8 @@ def test_evidence_follows_a_stream_and_survives_merging_renaming_and_removing():
 def test_a_model_without_calibration_keeps_nothing_to_tell_by():
     X, y = reference.blobs(900, 10, 6)
     model = make(calibrated=False).fit(X, y)
+    model.merge(make(calibrated=False).fit(X[:50], y[:50]))
+    assert model.model_.keeps == {}
     assert model.temperature_ == 1.0
     with pytest.raises(ValueError, match="calibrated=False"):
         model.threshold()

@@ -97,7 +97,7 @@ def test_any_sequence_of_changes_equals_learning_only_what_is_left(keep_all, dat
 @pytest.mark.parametrize("kind", ["KLDA", "LDA"])
 def test_merging_what_was_dropped_brings_it_back(kind, n):
     model = learn(make(kind), np.arange(n))
-    rest, gone = model.drop(2)
+    rest, gone = model.split(2)
     assert 2 not in rest.counts
     assert gone.counts == {2: model.counts[2]}
     assert_same(rest.merge(gone), model)
@@ -109,7 +109,7 @@ def test_merging_what_was_dropped_brings_it_back(kind, n):
 def test_a_class_that_is_dropped_leaves_no_trace_while_rows_are_kept(n):
     model = learn(make(), np.arange(n))
     others = np.flatnonzero(Y[:n] != 2)
-    assert_same(model.drop(2)[0], learn(make(), others))
+    assert_same(model.split(2)[0], learn(make(), others))
 
 
 def test_lda_merges_models_that_began_with_other_samples():
@@ -128,7 +128,7 @@ def test_verbs_leave_the_model_as_it_was():
     before = scores(model)
     learn(model, np.arange(100, 120))
     model.remove(X[:5], Y[:5].tolist())
-    model.drop(1)
+    model.split(1)
     model.rename(1, 7)
     model.merge(learn(make(), np.arange(100, 110)))
     np.testing.assert_array_equal(scores(model), before)
@@ -155,10 +155,10 @@ def test_rows_that_were_never_learned_are_refused():
     with pytest.raises(NotLearnedError):
         few.remove(X[50:51], [int(Y[50])])
     engine = Engine(PARAMETERS, learn(make(), np.arange(100)))
-    engine.check_learned(X[:9], Y[:9].tolist())
+    engine.copy().remove(X[:9], Y[:9].tolist())
     strangers = np.random.default_rng(0).normal(size=(30, 6)) * 9
     with pytest.raises(NotLearnedError):
-        engine.check_learned(strangers[:9], [0] * 9)
+        engine.remove(strangers[:9], [0] * 9)
 
 
 def test_a_model_that_keeps_all_rows_can_take_no_others():

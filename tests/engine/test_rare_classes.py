@@ -115,9 +115,9 @@ def test_classes_without_names_lean_on_the_others_even_beside_a_declared_one():
     chosen = Parameters(n_components=64, gamma=0.05, device=DEVICE)
     engine = Engine(chosen)
     engine.add(X[keep].astype("f4"), y[keep].tolist())
-    assert (engine.rule.mixing.ridges > 0)[:2].all()
+    assert (engine.solved_rule().mixing.ridges > 0)[:2].all()
     before = engine.solution().scores(X)
     engine.hint(X[:1].astype("f4"), [9])
-    assert (engine.rule.mixing.ridges > 0)[:2].all()
+    assert (engine.solved_rule().mixing.ridges > 0)[:2].all()
     answers = engine.solution().scores(X)[:, :6].argmax(axis=1)
     assert (answers == before.argmax(axis=1)).mean() > 0.9

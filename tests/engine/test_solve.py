@@ -135,7 +135,7 @@ def test_samples_left_out_score_as_if_never_learned():
     chosen = parameters(small_sample_correction=False)
     engine = learned(X, y, chosen)
     engine.solution()
-    Z, rule = reference.lifted(engine.model.map, X), engine.rule
+    Z, rule = reference.lifted(engine.model.map, X), engine.solved_rule()
     _, ours, _ = left_out.leave_one_out(rule, engine.model.map.lift(X[:20]), y[:20].tolist())
     rho, g = rule.factor.inverse.rho, reference.statistics(Z, y)[2].mean(axis=0)
     for i in range(20):
@@ -153,7 +153,7 @@ def test_a_sample_left_out_is_removed_from_all_estimated_means():
     engine = learned(X, y, chosen)
     engine.hint(names, [0, 1, 2, 3, 9])
     engine.solution()
-    Z, rule = reference.lifted(engine.model.map, X), engine.rule
+    Z, rule = reference.lifted(engine.model.map, X), engine.solved_rule()
     _, ours, _ = left_out.leave_one_out(rule, engine.model.map.lift(X[:20]), y[:20].tolist())
     rho, to_numpy = rule.factor.inverse.rho, engine.model.backend.to_numpy
     g, estimates = to_numpy(rule.centre), to_numpy(rule.classes.means)
@@ -193,7 +193,7 @@ def test_leaving_out_agrees_with_models_that_never_learned_the_sample(few):
     solution = engine.solution()
     at = np.arange(0, len(X), 5 if few else 29)
     lifted = solution.map.lift(X[at])
-    _, ours, _ = left_out.leave_one_out(engine.rule, lifted, y[at].tolist())
+    _, ours, _ = left_out.leave_one_out(engine.solved_rule(), lifted, y[at].tolist())
     fresh = [
         learned(np.delete(X, i, 0), np.delete(y, i), chosen).solution().scores(X[i : i + 1])
         for i in at

@@ -41,10 +41,12 @@ def taught(labels="ab"):
 
 def test_what_is_pushed_is_what_is_loaded(hub):
     learner = taught()
+    learner.undo_seconds = 60
     assert f"/{NAME}/commit/" in learner.push_to_hub(NAME)
     # Releases of the client before 2 send the first, later ones the second.
     assert hub.made.get("private") is True or hub.made.get("visibility") == "private"
     again = Learner.from_pretrained(NAME)
+    assert again.undo_seconds == 60
     rows = np.random.default_rng(1).normal(size=(30, 8)).astype(np.float32)
     np.testing.assert_array_equal(again.predict_proba(rows), learner.predict_proba(rows))
     again.learn(rows[:2], ["c", "c"])

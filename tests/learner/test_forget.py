@@ -116,7 +116,7 @@ def test_nothing_of_a_forgotten_sample_is_left_in_the_folder(tmp_path):
         assert content(learner) == {True, False}
         learner.forget("secret", undo=False)
         assert content(learner) == {False}
-    assert "id 4" not in ledger.ledger.names
+    assert "id 4" not in ledger.ledger.numbers_by_id
 
 
 # ---------------------------------------------------------------- only what was learned

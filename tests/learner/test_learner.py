@@ -94,7 +94,7 @@ def test_batches_may_come_in_memory_that_is_used_again():
             yield rows, labels, ids
 
     once, again = (taught("", keep="features").learn(some) for some in (fresh, arrays()))
-    assert again.ledger.names == once.ledger.names
+    assert again.ledger.numbers_by_id == once.ledger.numbers_by_id
     assert_same_scores(again, once)
 
     def lists():
@@ -199,6 +199,27 @@ def test_rows_that_can_not_be_are_refused_by_the_names_they_were_given_under():
     for keep in (None, "features"):
         with pytest.raises(KldaError, match="rows has 3 items, labels has 2"):
             Learner("features", keep=keep).learn_rows(PROBE[:3], ["a", "b"])
+
+
+def test_texts_are_counted_before_they_are_encoded():
+    encoded = []
+
+    def encode(texts):
+        encoded.extend(texts)
+        return np.ones((len(texts), 2))
+
+    with pytest.raises(KldaError, match="inputs has 3 items, labels has 2"):
+        Learner(encode).learn(["a card", "a cat", "a dog"], ["x", "y"])
+    assert "a card" not in encoded
+
+
+def test_a_learner_that_knows_nothing_says_so():
+    learner = Learner("features")
+    for ask in (learner.frozen, learner.ready, lambda: learner.forget("a", PROBE[:1])):
+        with pytest.raises(KldaError, match="learn something first"):
+            ask()
+    with pytest.raises(KldaError, match="there are no classes yet"):
+        learner.forget("a")
 
 
 class WithoutLayers(LetterCounts):

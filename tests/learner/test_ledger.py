@@ -7,6 +7,7 @@ import pytest
 
 from klda import LDA, KldaError, Learner
 from klda.engine.rows import CHUNK_ROWS, Rows, halve
+from klda.inspection.explanation import nearest_samples
 from klda.storage import folder as storage
 from tests.factories import (
     PROBE,
@@ -118,10 +119,11 @@ def test_nearest_samples_are_those_with_the_largest_cosine():
     ledger = keeper("abc").ledger
     lengths = np.linalg.norm(ledger.values, axis=1) * np.linalg.norm(PROBE[0])
     cosines = ledger.values @ PROBE[0] / lengths
-    found = ledger.nearest(PROBE[0], 4)
-    assert [one[0] for one in found] == np.argsort(-cosines)[:4].tolist()
-    np.testing.assert_allclose([one[2] for one in found], np.sort(cosines)[::-1][:4], rtol=1e-5)
-    assert Rows.halved().nearest(PROBE[0], 4) == []
+    found = nearest_samples(ledger, PROBE[0], 4)
+    assert [one.id for one in found] == np.argsort(-cosines)[:4].tolist()
+    likest = np.sort(cosines)[::-1][:4]
+    np.testing.assert_allclose([one.similarity for one in found], likest, rtol=1e-5)
+    assert nearest_samples(Rows.halved(), PROBE[0], 4) == []
 
 
 # ---------------------------------------------------------------- rebuilding

@@ -41,7 +41,8 @@ def no_encoder(learner, message=None):
 
 def is_name(learner, label, text):
     """Whether the hint of a class is this text."""
-    hint = learner.engine.model.hints.by_label()[label]
+    hints = learner.engine.model.hints
+    [hint] = hints.rows_at(hints.of_class(label))
     return np.array_equal(hint, learner.encode([text])[0])
 
 

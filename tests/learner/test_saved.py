@@ -384,7 +384,7 @@ def test_what_leaving_samples_out_had_told_0_2_0_is_not_lost(tmp_path, name):
 
 
 def test_samples_that_a_folder_of_0_2_0_keeps_are_left_out_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("klda.storage.stored.EXACT_KERNEL_ROWS", 8)
+    monkeypatch.setattr("klda.storage.former_versions.EXACT_KERNEL_ROWS", 8)
     monkeypatch.setattr(engine_model, "EXACT_KERNEL_ROWS", 8)
     for name in ("few samples", "ledger"):
         at, _, _ = old(name, tmp_path)

@@ -15,8 +15,8 @@ from klda import KLDA, KldaError, Learner
 from klda.learner import UndoError
 from klda.storage import folder as storage
 from klda.undo import log as undo_module
+from klda.undo.change import Named
 from klda.undo.log import UndoLog
-from klda.undo.reversal import Named
 from tests.factories import PROBE, assert_same_scores, rows_of, samples, taught
 
 pytestmark = pytest.mark.filterwarnings("ignore::klda.learner.ForgetTraceWarning")
@@ -272,6 +272,28 @@ def test_undo_goes_back_step_by_step_and_an_undo_can_be_undone():
     assert learner.undo()["number"] == 3
 
 
+def test_whatever_the_history_offers_can_be_undone():
+    learner = taught("ab").learn(*samples("c"))
+    for _ in range(4):  # an undo, its undo, and so on
+        learner.undo(learner.history[-1]["number"])
+        for entry in learner.history:
+            if entry["undoable"]:
+                learner.copy().undo(entry["number"])
+            else:
+                with pytest.raises(UndoError):
+                    learner.copy().undo(entry["number"])
+
+
+def test_a_ledger_with_ids_is_merged_into_a_learner_without_and_taken_out_again():
+    for components in (16, 60, 400):  # its samples are not kept, no longer kept, and kept
+        learner = taught("ab", n_components=components)
+        other = taught("c", keep="features", n_components=components)
+        other.learn(rows_of("x", 2), ["x"] * 2, ids=["one", "two"])
+        expected = learner.copy()
+        learner.merge(other).undo()
+        assert_same_scores(learner, expected)
+
+
 def test_samples_of_one_update_can_be_undone_one_by_one():
     for kind in KINDS:
         rows, labels = samples("xy", 3)
@@ -289,7 +311,7 @@ def test_a_sample_with_an_id_is_told_from_its_like():
     row = rows_of("b", 1)
     learner.learn(row, ["b"], ids=["first"]).learn(row, ["b"], ids=["second"])
     learner.undo(2)
-    assert learner.ledger.names.keys() == {"second"}
+    assert learner.ledger.numbers_by_id.keys() == {"second"}
 
 
 @pytest.mark.parametrize("number", [0, 7, -1])

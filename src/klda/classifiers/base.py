@@ -12,18 +12,13 @@ from sklearn.utils.validation import validate_data
 
 from klda.checks import REFUSED, check_count, check_fraction
 from klda.classifiers.validation import checked_batch, checked_samples, not_fitted
-from klda.engine.checks import (
-    check_labels_known,
-    check_removable,
-    check_same_parameters,
-    checked_name,
-)
+from klda.engine.checks import check_calibrated, check_same_parameters
 from klda.engine.engine import Engine
 from klda.engine.model import Model
 from klda.engine.parameters import Parameters
-from klda.engine.solution import Answer, Solution
+from klda.engine.solution import Answer, Solution, softmax
 from klda.errors import KldaError
-from klda.labels import Label
+from klda.labels import Label, check_labels_known, checked_name
 
 
 class ScoringClassifier(ClassifierMixin, BaseEstimator):
@@ -33,6 +28,14 @@ class ScoringClassifier(ClassifierMixin, BaseEstimator):
         """Scores as scikit-learn has them: for two classes, the second's minus the first's."""
         scores = np.asarray(self.scores(X))
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Labels of the classes with the highest scores."""
+        return self.classes_[self.scores(X).argmax(axis=1)]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Softmax of the scores."""
+        return softmax(self.scores(X))
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -72,14 +75,14 @@ class ContinualClassifier(ScoringClassifier):
         """
         if not self.__sklearn_is_fitted__():
             return self._start(X, y, sample_weight)
-        batch = checked_batch(self, X, y, self.classes_, sample_weight=sample_weight)
+        batch = checked_batch(self, X, y, self.counts_, sample_weight=sample_weight)
         self._known(with_classes=False).add(*batch)
         return self
 
     def _start(self, X: Any, y: Any, sample_weight: Any) -> Self:
         """Learn the first batch into a new engine; on an error the old one stays."""
-        engine, none = Engine(self._parameters()), np.empty(0)
-        batch = checked_batch(self, X, y, none, sample_weight=sample_weight, first=True)
+        engine = Engine(self._parameters())
+        batch = checked_batch(self, X, y, (), sample_weight=sample_weight, first=True)
         engine.add(*batch)
         validate_data(self, X=X, reset=True, skip_check_array=True)
         self._engine = engine
@@ -91,11 +94,7 @@ class ContinualClassifier(ScoringClassifier):
         Samples that were never learned with these labels are refused, as far as that can be told.
         """
         engine = self._known()
-        samples, labels = checked_batch(self, X, y, self.classes_)
-        check_removable(self.counts_, labels)
-        if not engine.keeps_rows:
-            engine.check_learned(samples, labels)
-        engine.remove(samples, labels)
+        engine.remove(*checked_batch(self, X, y, engine.counts))
         return self
 
     def forget(self, label: Label) -> Self:
@@ -105,12 +104,13 @@ class ContinualClassifier(ScoringClassifier):
         the samples at hand, `remove` leaves none.
         """
         engine = self._known()
-        engine.drop(*check_labels_known(self.classes_, [label], "label"))
+        engine.drop(*check_labels_known(engine.counts, [label], "label"))
         return self
 
     def rename(self, old: Label, new: Label) -> Self:
         """Give a class another name, one that no other class has."""
-        self._known().rename(*checked_name(self.classes_, old, new))
+        engine = self._known()
+        engine.rename(*checked_name(engine.counts, old, new))
         return self
 
     def merge(self, other: Self) -> Self:
@@ -188,11 +188,7 @@ class ContinualClassifier(ScoringClassifier):
         ``reject`` is the fraction of samples of known classes that may be taken for unknown.
         """
         check_fraction("reject", reject)
-        if not self._parameters().calibrated:
-            raise KldaError(
-                "calibrated=False: without it nothing is kept that tells known inputs from unknown "
-                "ones. Make the model with calibrated=True."
-            )
+        check_calibrated(self._parameters())
         return self.solution_.threshold(reject)
 
     def is_known(self, X: Any, *, reject: float = REFUSED, by_class: bool = False) -> np.ndarray:
@@ -221,7 +217,7 @@ class ContinualClassifier(ScoringClassifier):
     @property
     def classes_(self) -> np.ndarray:
         """Labels of the classes known now, sorted."""
-        return self._known(with_classes=False).summary.classes.copy()
+        return np.array(list(self._known(with_classes=False).counts))
 
     @property
     def counts_(self) -> dict[Label, int]:
@@ -261,7 +257,7 @@ class ContinualClassifier(ScoringClassifier):
     def _known(self, *, with_classes: bool = True) -> Engine:
         """Return the engine with the present parameters; raise if it knows nothing, or no class."""
         was_fitted = self.__sklearn_is_fitted__()
-        if not was_fitted or (with_classes and not len(self._engine.summary.classes)):
+        if not was_fitted or (with_classes and not self._engine.counts):
             raise not_fitted(self, was_fitted=was_fitted)
         self._engine.parameters = self._parameters()
         return self._engine

@@ -284,10 +284,6 @@ class KLDAEnsemble(ScoringClassifier):
         mean = np.mean([member.predict_proba(X) for member in self._known()], axis=0)
         return np.asarray(np.log(np.maximum(mean, np.finfo(np.float64).tiny)))
 
-    def predict(self, X: Any) -> np.ndarray:
-        """Labels of the likeliest classes."""
-        return self.classes_[self.scores(X).argmax(axis=1)]
-
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities of what is averaged."""
         scores = self.scores(X)

@@ -10,7 +10,6 @@ from sklearn.utils.validation import validate_data
 from klda.classifiers.base import ScoringClassifier
 from klda.classifiers.validation import checked_batch, checked_samples, not_fitted
 from klda.engine.arrays import on_cpu
-from klda.engine.solution import softmax
 from klda.labels import Label
 
 
@@ -32,7 +31,7 @@ class NCM(ScoringClassifier):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learn from scratch, forgetting whatever was learned before."""
-        batch = checked_batch(self, X, y, np.empty(0), first=True)
+        batch = checked_batch(self, X, y, (), first=True)
         validate_data(self, X=X, reset=True, skip_check_array=True)
         self.sums_, self.counts_ = {}, {}
         return self._add(*batch)
@@ -41,7 +40,7 @@ class NCM(ScoringClassifier):
         """Learn more samples, of known classes or of new ones; ``classes`` is ignored."""
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y)
-        return self._add(*checked_batch(self, X, y, self.classes_))
+        return self._add(*checked_batch(self, X, y, self.counts_))
 
     def _add(self, samples: Any, labels: list[Label]) -> Self:
         rows, names = on_cpu(samples).astype(np.float64), np.asarray(labels)
@@ -75,11 +74,3 @@ class NCM(ScoringClassifier):
         rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), tiny)
         means = means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), tiny)
         return np.asarray(rows @ means.T)
-
-    def predict(self, X: Any) -> np.ndarray:
-        """Labels of the nearest class means."""
-        return self.classes_[self.scores(X).argmax(axis=1)]
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Softmax of the cosines; not calibrated."""
-        return softmax(self.scores(X))

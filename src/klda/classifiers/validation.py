@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
 from klda.engine.arrays import Array, is_torch
-from klda.engine.checks import check_label_kind, check_rows
+from klda.engine.checks import check_rows
 from klda.errors import KldaError
-from klda.labels import Label, check_names, plain_labels
+from klda.labels import Label, check_label_kind, plain_labels
 
 MOST_DENSE = 2**31  # bytes that sparse rows may have as an array
 
@@ -75,7 +76,7 @@ def checked_batch(
     estimator: BaseEstimator,
     X: Any,
     y: Any,
-    classes: np.ndarray,
+    classes: Iterable[Label],
     *,
     sample_weight: Any = None,
     first: bool = False,
@@ -99,7 +100,6 @@ def checked_batch(
     if values.dtype.kind == "f":  # labels, or a regression's targets by mistake
         check_classification_targets(values)
     labels: list[Label] = values.tolist()
-    check_names(labels, "y")
     check_label_kind(classes, labels)
     if sample_weight is None:
         return samples, labels

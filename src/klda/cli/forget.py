@@ -147,7 +147,7 @@ def _sample_ids(learner: Learner, given: list[str], model: Path) -> list[str | i
             f"--ids: the model in {model} was not made with klda learn --keep features, so its "
             "samples have no numbers. Give their rows with --rows, or name classes."
         )
-    known = learner.ledger.names
+    known = learner.ledger.numbers_by_id
     parts = [
         part for text in given for part in ([text] if text in known else text.split(",")) if part
     ]

@@ -17,10 +17,10 @@ from klda.cluster.rows import Part, cut, is_dataset, open_rows
 from klda.cluster.workers import packed
 from klda.data import Batch, Layout, read
 from klda.data.threads import read_ahead
-from klda.engine.checks import check_label_kind
 from klda.engine.engine import Engine
 from klda.engine.model import Model
 from klda.errors import KldaError, require
+from klda.labels import check_label_kind
 from klda.learner import Learner
 from klda.progress import Show, progress_bar
 
@@ -118,10 +118,10 @@ def learn(
             size = empty.map.n_components
             most = rows_per_part or max(FEWEST_PART_ROWS, PART_ROWS_PER_COMPONENT * size)
             parts = _parts(pool, batches, min(most, max(1, size // 2)), most)
-            given = ray.put(packed(draft, Engine(draft.parameters, empty), solved=False))
+            given = ray.put(packed(draft, Engine(draft.engine.parameters, empty), solved=False))
             learned = pool.map(parts, "learn", given)
             for _, (arrays, meta) in _shown(learned, "Learning", pool, progress):
-                check_label_kind(draft.engine.model.classes, meta["classes"])
+                check_label_kind(draft.engine.counts, meta["classes"])
                 draft.engine.merge(Model.unpack(arrays, meta, empty.backend, empty.map))
             draft.note_learned()
     return taught

@@ -13,21 +13,21 @@ from threadpoolctl import threadpool_limits
 
 from klda.cluster.connection import ClusterError
 from klda.data import Batch
+from klda.engine.arrays import Packed
 from klda.engine.engine import Engine
+from klda.engine.parameters import Parameters
 from klda.errors import KldaError, require
 from klda.inspection.refusal import Refusal
 from klda.learner.answerer import Answerer
 from klda.learner.inputs import InputEncoder
 from klda.learner.state import State
-from klda.storage.stored import parameters as stored_parameters
 
-Packed = tuple[dict[str, np.ndarray], dict[str, Any]]
 Given = tuple[dict[str, Any], Refusal | None, dict[str, np.ndarray], dict[str, Any]]
 
 
 def packed(learner: Answerer | State, engine: Engine, **what: bool) -> Given:
     """Return an engine, with what is set in a learner, as workers are given it."""
-    set_values = learner.parameters.stored(), learner.refusal
+    set_values = engine.parameters.stored(), learner.refusal
     return *set_values, *engine.pack(**what)
 
 
@@ -62,7 +62,7 @@ class Worker:
 
     def _opened(self, packed: Given) -> Answerer:
         stored, refusal, arrays, meta = packed
-        parameters = stored_parameters(stored | {"device": self._options["device"]})
+        parameters = Parameters.of_stored(stored | {"device": self._options["device"]})
         engine = Engine.unpack(arrays, meta, parameters)
         return Answerer(self._inputs, State(engine=engine, refusal=refusal))
 

@@ -9,7 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from klda.checks import Modality, first_not_finite
+from klda.checks import Modality, finite_rows
+from klda.engine.checks import check_rows
 from klda.engine.feature_map import GAMMA_SCALE, median_squared_distance
 from klda.errors import KldaError
 from klda.progress import Show, progress_bar
@@ -87,12 +88,12 @@ def gather(
             features[positions] = rows
             done += len(rows)
             report(done, f"{done:,} of {count:,}")
-    broken = first_not_finite(features)
-    if broken is not None:
+    finite = finite_rows(features)
+    if not finite.all():
         raise KldaError(
-            f"The model {encoder.name!r} gave infinite or undefined features for inputs[{broken}] "
-            f'in {encoder.precision}. If that is not float32, load it with precision="float32"; '
-            "otherwise the weights may be damaged."
+            f"The model {encoder.name!r} gave infinite or undefined features for "
+            f"inputs[{finite.argmin()}] in {encoder.precision}. If that is not float32, load it "
+            'with precision="float32"; otherwise the weights may be damaged.'
         )
     return features
 
@@ -120,13 +121,10 @@ class PrecomputedFeatures(Encoder):
                 f"inputs must be a 2-D array, one feature row per sample; got shape {rows.shape}. "
                 "For a single row x, give x[None, :]."
             )
-        broken = first_not_finite(rows)
-        if broken is not None:
-            raise KldaError(
-                f"inputs[{broken}] is not finite in float32 (NaN, infinite or too large): "
-                "remove or repair such rows."
-            )
-        return np.ascontiguousarray(rows, dtype=np.float32)
+        with np.errstate(over="ignore"):
+            rows = np.ascontiguousarray(rows, dtype=np.float32)
+        check_rows(rows, "inputs")
+        return rows
 
     def fingerprint(self) -> dict[str, Any]:
         """Describe the features, which are the same for all that klda can tell."""

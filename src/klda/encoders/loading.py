@@ -115,7 +115,7 @@ def _named(
     name: str, options: RunOptions, modality: Modality | None, revision: str | None
 ) -> Encoder:
     """Load a model by its name or folder."""
-    known = MODELS.get(name)
+    known = None if name == "features" else MODELS.get(name)
     if known is not None:
         if modality not in (None, known.modality):
             raise KldaError(f"modality={modality!r}: the model {name!r} encodes {known.modality}s.")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy  # its modules are imported when first used: predicting needs none
@@ -19,6 +19,8 @@ import scipy  # its modules are imported when first used: predicting needs none
 from klda.cpus import usable_cpus
 from klda.errors import KldaError, require
 
+Arrays: TypeAlias = Mapping[str, np.ndarray]
+Meta: TypeAlias = Mapping[str, Any]
 Array: TypeAlias = Any  # numpy.ndarray or torch.Tensor, by backend
 Backend: TypeAlias = "NumpyBackend | TorchBackend"  # of one device and one floating-point type
 
@@ -43,15 +45,31 @@ def on_cpu(values: Array) -> np.ndarray:
     return np.asarray(values.detach().cpu().numpy() if is_torch(values) else values)
 
 
-def add_prefix(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def add_prefix(prefix: str, arrays: Arrays) -> dict[str, np.ndarray]:
     """Return arrays with a prefix before their names."""
     return {prefix + name: array for name, array in arrays.items()}
 
 
-def strip_prefix(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def strip_prefix(prefix: str, arrays: Arrays) -> dict[str, np.ndarray]:
     """Return the arrays whose names have a prefix, without it: what `add_prefix` was given."""
     names = [name for name in arrays if name.startswith(prefix)]
     return {name.removeprefix(prefix): np.asarray(arrays[name]) for name in names}
+
+
+class Packed(NamedTuple):
+    """What is stored of something: named arrays, and values as JSON has them."""
+
+    arrays: dict[str, np.ndarray]
+    meta: dict[str, Any]
+
+    def put(self, name: str, part: Packed) -> None:
+        """Add what is stored of a part of it."""
+        self.arrays.update(add_prefix(f"{name}/", part.arrays))
+        self.meta[name] = part.meta
+
+    def part(self, name: str) -> Packed:
+        """Return what was `put`."""
+        return Packed(strip_prefix(f"{name}/", self.arrays), self.meta[name])
 
 
 def is_finite(array: np.ndarray) -> bool:
@@ -61,22 +79,18 @@ def is_finite(array: np.ndarray) -> bool:
     return bool(np.isfinite([array.min(initial=0), array.max(initial=0)]).all())
 
 
-def _by_numpy(rows: np.ndarray) -> bool:
-    """Whether NumPy multiplies so few rows: before SciPy's BLAS is there, and at no other time.
-
-    The threads of each of the two wait busily after a call, which slows down the other's.
-    """
-    return len(rows) <= FEW_ROWS and "scipy.linalg" not in sys.modules
-
-
 def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Return the product of two matrices of one type, with SciPy's BLAS.
 
-    NumPy has a BLAS of its own, and the threads of each would wait for the other.
+    NumPy has a BLAS of its own: the threads of each of the two wait busily after a call, which
+    slows down the other's. So NumPy multiplies a few rows before SciPy's is there, and never after.
     """
+    if len(left) <= FEW_ROWS and "scipy.linalg" not in sys.modules:
+        return left @ right
     gemm = scipy.linalg.blas.dgemm if left.dtype == np.float64 else scipy.linalg.blas.sgemm
-    # The transpose of a C-ordered array is the Fortran-ordered one that BLAS takes without a copy.
-    return np.asarray(gemm(1.0, right.T, left.T).T)
+    # BLAS takes Fortran-ordered arrays without a copy: these, or their transposes.
+    a, b = (one if one.flags.f_contiguous else one.T for one in (right, left))
+    return np.asarray(gemm(1.0, a, b, trans_a=a is right, trans_b=b is left).T)
 
 
 class _Backend:
@@ -87,7 +101,7 @@ class _Backend:
 
     xp: Any
 
-    def __init__(self, device: str, dtype: str) -> None:
+    def __init__(self, dtype: str, device: str = "cpu") -> None:
         self.device, self.dtype = device, np.dtype(dtype)
         self._options = {"dtype": getattr(self.xp, dtype), "device": device}
 
@@ -117,14 +131,10 @@ class _Backend:
 class NumpyBackend(_Backend):
     """The engine's operations on the CPU, through BLAS and LAPACK in place.
 
-    All products are SciPy's, but those of a few rows. NumPy comes with a BLAS of its own, whose
-    threads wait busily for a while after each call and would hold up those of SciPy's.
+    All products are SciPy's: see `product`.
     """
 
     xp = np
-
-    def __init__(self, dtype: str) -> None:
-        super().__init__("cpu", dtype)
 
     def _routine(self, name: str) -> Any:
         """Return a routine of BLAS or LAPACK for this precision."""
@@ -139,12 +149,7 @@ class NumpyBackend(_Backend):
         self, rows: np.ndarray, frequencies: np.ndarray, phases: np.ndarray, scale: float
     ) -> np.ndarray:
         """Return ``scale * cos(rows frequencies + phases)``."""
-        if _by_numpy(rows):
-            mapped = rows @ frequencies
-        else:
-            # The transpose of a C-ordered array is the Fortran-ordered one that BLAS takes.
-            mapped = self._routine("gemm")(1.0, frequencies.T, rows.T).T
-        factor = self.dtype.type(scale)
+        mapped, factor = product(rows, frequencies), self.dtype.type(scale)
 
         def turn(start: int, stop: int) -> None:
             part = mapped[start:stop]
@@ -159,13 +164,8 @@ class NumpyBackend(_Backend):
         self, rows: np.ndarray, weights: np.ndarray, biases: np.ndarray | None = None
     ) -> np.ndarray:
         """Return ``rows weights^T``, plus biases if there are any."""
-        if _by_numpy(rows):
-            products = np.matmul(rows, weights.T)
-            return products if biases is None else products + biases
-        scores = np.empty((len(rows), len(weights)), self.dtype)
-        scores[:] = 0 if biases is None else biases
-        gemm = self._routine("gemm")
-        return gemm(1.0, weights.T, rows.T, beta=1.0, c=scores.T, trans_a=1, overwrite_c=1).T
+        products = product(rows, weights.T)
+        return products if biases is None else products + biases
 
     def matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
         """Return the product of two matrices of one type."""
@@ -243,7 +243,7 @@ class TorchBackend(_Backend):
                 f"device={device!r} can't be used ({str(error).splitlines()[0]}); "
                 "use 'cpu', 'auto', or a device that torch sees."
             ) from error
-        super().__init__(device, dtype)
+        super().__init__(dtype, device)
 
     @property
     def xp(self) -> Any:

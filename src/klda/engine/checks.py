@@ -1,11 +1,8 @@
-"""What the engine checks at its door: rows, labels against the known classes, other models."""
+"""What the engine checks at its door: rows, parameters and other models."""
 
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +10,6 @@ from klda.engine.arrays import Array, is_torch, on_cpu
 from klda.engine.feature_map import FeatureMap, FourierMap
 from klda.engine.parameters import Parameters
 from klda.errors import KldaError
-from klda.labels import Label, as_python, checked_label, closest
 
 LARGEST_SUM = 1e-8  # of squares of a batch, relative to the largest number
 
@@ -49,61 +45,13 @@ def check_rows(rows: Array, parameter: str = "X") -> None:
     )
 
 
-def check_label_kind(classes: np.ndarray, labels: Sequence[Label], parameter: str = "y") -> None:
-    """Raise if labels are strings where the known ones are integers, or the other way round."""
-    if len(classes) and len(labels) and (classes.dtype.kind == "U") != isinstance(labels[0], str):
-        is_string = isinstance(labels[0], str)
-        given, kind = ("a string", "integers") if is_string else ("an integer", "strings")
+def check_calibrated(parameters: Parameters) -> None:
+    """Raise if nothing tells known inputs from unknown ones."""
+    if not parameters.calibrated:
         raise KldaError(
-            f"{parameter}: the label {labels[0]!r} is {given}, but the known classes are {kind}, "
-            f"such as {classes[0].item()!r}; use {kind}."
+            "calibrated=False: without it nothing tells known inputs from unknown ones. Make the "
+            "model with calibrated=True."
         )
-
-
-def check_labels_known(classes: np.ndarray, labels: Sequence[Any], parameter: str) -> list[Label]:
-    """Return plain labels; raise if one is none of the known ones, which are sorted."""
-    known, plain = set(classes.tolist()), [as_python(label) for label in labels]
-    for label in plain:
-        is_label = isinstance(label, str | int) and not isinstance(label, bool)
-        if not is_label or label not in known:
-            some = ", ".join(repr(name) for name in classes[:5].tolist())
-            more = f" and {len(known) - 5} more" if len(known) > 5 else ""
-            close = closest(label, known) if isinstance(label, str) else None
-            meant = "" if close is None else f" Did you mean {close!r}?"
-            raise KldaError(
-                f"{parameter}={label!r}: there is no such class.{meant} Known classes: "
-                f"{some}{more}."
-            )
-    return plain
-
-
-def check_removable(counts: dict[Label, int], labels: Sequence[Label]) -> None:
-    """Raise if more samples are to be removed than were learned."""
-    check_labels_known(np.array(list(counts)), labels, "y")
-    for label, n in Counter(labels).items():
-        if n > counts[label]:
-            raise KldaError(
-                f"There are {n} samples of class {label!r} to remove, but only {counts[label]} "
-                "were learned; give at most as many."
-            )
-
-
-def checked_name(
-    classes: np.ndarray, old: Any, new: Any, *, merge: bool | None = None
-) -> tuple[Label, Label]:
-    """Return a class and its new name, both plain; raise if it can't have that one.
-
-    It may be the name of another class only to `merge` the two; None where that can't be asked for.
-    """
-    [old] = check_labels_known(classes, [old], "old")
-    new = checked_label("new", new)
-    check_label_kind(classes, [new], "new")
-    if new == old and merge:
-        raise KldaError(f"old and new are both {new!r}: name two classes to merge.")
-    if new in classes.tolist() and not merge:
-        joined = "" if merge is None else ", or make one class of the two with merge=True"
-        raise KldaError(f"new={new!r} is already a class; choose another name{joined}.")
-    return old, new
 
 
 def check_same_parameters(mine: Parameters, theirs: Parameters, *more: str) -> None:

@@ -8,27 +8,26 @@ it was.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from klda.engine.arrays import Array, Backend, choose_backend
+from klda.engine.arrays import Array, Arrays, Backend, Meta, Packed, choose_backend
 from klda.engine.calibration import Evidence
 from klda.engine.check_learned import check_learned
-from klda.engine.checks import check_label_kind, check_same_map
+from klda.engine.checks import check_same_map
 from klda.engine.feature_map import KernelMap
-from klda.engine.leave_one_out import evidence_of, leave_one_out
+from klda.engine.leave_one_out import evidence_of
 from klda.engine.model import Model
 from klda.engine.parameters import Parameters
-from klda.engine.rows import NotLearnedError, Rows
+from klda.engine.rows import Rows
 from klda.engine.rule import Rule
-from klda.engine.solution import Solution, softmax
+from klda.engine.solution import Solution
 from klda.engine.solve import solve
 from klda.errors import KldaError
-from klda.labels import Label, group_labels
+from klda.labels import Label, check_label_kind, check_removable
 
 
 class PredictionOnlyError(KldaError):
@@ -36,7 +35,7 @@ class PredictionOnlyError(KldaError):
 
 
 # A packed model and its backend, to be read when something is to be learned.
-Stored: TypeAlias = tuple[Mapping[str, np.ndarray], Mapping[str, Any], Backend]
+Stored: TypeAlias = tuple[Arrays, Meta, Backend]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +51,9 @@ class Last:
 class Engine:
     """A model, how it is solved, its last solution and the lock.
 
-    A model comes as it is or as it was stored. There is none if nothing was learned yet, and none
-    beside a solution that can only answer. The first samples make one, which with ``keep_all``
-    keeps the rows of all. `parameters` may be replaced at any time.
+    The model is None before the first samples, and in an engine that can only predict; one that was
+    stored is read on first use. With ``keep_all`` the rows of all samples are kept. `parameters`
+    may be replaced at any time.
     """
 
     def __init__(
@@ -99,13 +98,15 @@ class Engine:
         with self._lock:
             if isinstance(held := self._held, Model):
                 return held
+            if self.is_new:
+                raise KldaError("Nothing was learned yet: learn something first.")
             if held is None:
                 raise PredictionOnlyError(
                     "This model can predict, but not learn, forget or merge: it was saved with "
                     "compact=True, or is the frozen view of another one. Use that one, or a model "
                     "saved without compact=True."
                 )
-            model = Model.read(*held)
+            model = Model.unpack(*held)
             self._last = self._last and replace(self._last, of=model)
             self._held = model
             return model
@@ -113,18 +114,25 @@ class Engine:
     @model.setter
     def model(self, model: Model) -> None:
         with self._lock:
+            if not self.parameters.calibrated:  # no sample will ever be left out
+                model = replace(model, evidence=Evidence())
             self._held = model
 
     @property
-    def summary(self) -> Model | Solution:
-        """What tells classes and counts: a stored model is not read for these."""
+    def _known(self) -> Model | Solution:
+        """What tells counts and width: a stored model is not read for these."""
         last = self._last
         return last.solution if last is not None and last.of is self._held else self.model
 
     @property
     def counts(self) -> dict[Label, int]:
         """Samples learned of each class, sorted by label."""
-        return {} if self.is_new else self.summary.counts
+        return {} if self.is_new else self._known.counts
+
+    @property
+    def width(self) -> int | None:
+        """Features of a row; None before anything was learned."""
+        return None if self.is_new else self._known.n_features
 
     @property
     def keeps_rows(self) -> bool:
@@ -141,10 +149,7 @@ class Engine:
     ) -> None:
         """Learn samples, row i of the class ``labels[i]``; the first ones fix the feature map."""
         with self._lock:
-            model = self._model_for(rows).add(rows, labels, ids)
-            if not self.parameters.calibrated:  # no sample will ever be left out
-                model = model.having(evidence=Evidence())
-            self._held = model
+            self.model = self._model_for(rows).add(rows, labels, ids)
 
     def _model_for(self, rows: Array) -> Model:
         """Return the model; if there is none yet, an empty one for rows like these."""
@@ -160,66 +165,43 @@ class Engine:
                 return
             model = self._model_for(rows)
             hints = Rows.of(np.asarray(rows, model.backend.dtype), labels) if len(rows) else Rows()
-            self._held = model.having(hints=hints)
+            self.model = replace(model, hints=hints)
 
-    def remove(self, rows: Array, labels: Sequence[Label]) -> None:
-        """Forget samples that were learned; a class without samples left is dropped."""
-        with self._lock:
-            self._held = self.model.remove(rows, labels)
+    def remove(self, rows: Array, labels: Sequence[Label], *, verify: bool = True) -> None:
+        """Forget samples that were learned; a class without samples left is dropped.
 
-    def check_learned(self, rows: Array, labels: Sequence[Label]) -> None:
-        """Raise `NotLearnedError` if samples can't have been learned with these labels.
-
-        Where the samples are not kept, the statistics tell.
+        Raises `NotLearnedError` if they can't have been learned with these labels. Where the
+        samples are not kept, the statistics tell, unless they need not `verify` it.
         """
         with self._lock:
-            model = self.model
-            if model.rows is not None:
-                model.rows.find(rows, labels)
-                return
-            check_learned(model, self.rule, rows, labels)
-
-    def has_learned(self, rows: Array, labels: Sequence[Label]) -> np.ndarray:
-        """Return which samples were learned with these labels.
-
-        Without the samples themselves the statistics tell, of all those of a class together.
-        """
-        kept = self.model.rows
-        if kept is not None:
-            return kept.match(rows, labels) >= 0
-        found, counts = np.zeros(len(labels), bool), self.counts
-        names, groups = group_labels(np.asarray(labels))
-        for i, label in enumerate(names):
-            at = np.flatnonzero(groups == i)
-            if len(at) <= counts.get(label, 0):
-                with suppress(NotLearnedError):
-                    self.check_learned(rows[at], [label] * len(at))
-                    found[at] = True
-        return found
+            check_removable(self.counts, labels)
+            if verify and self.model.rows is None:
+                check_learned(self.model, self.solved_rule(), rows, labels)
+            self.model = self.model.remove(rows, labels)
 
     def drop(self, label: Label) -> Model:
         """Drop a class; return what `merge` brings it back with."""
         with self._lock:
-            self._held, gone = self.model.drop(label)
+            self.model, gone = self.model.split(label)
             return gone
 
     def merge(self, other: Model) -> None:
         """Add all that another model learned; raise if its features or labels are others."""
         with self._lock:
             check_same_map(self.model.map, other.map)
-            check_label_kind(self.model.classes, other.classes[:1].tolist(), "other")
-            self._held = self.model.merge(other)
+            check_label_kind(self.counts, other.counts, "other")
+            self.model = self.model.merge(other)
 
     def rename(self, old: Label, new: Label) -> None:
         """Give a class another name; that of another class joins the two, exactly."""
         with self._lock:
-            self._held = self.model.rename(old, new)
+            self.model = self.model.rename(old, new)
 
     def copy(self) -> Engine:
         """Return an independent copy; models and solutions, which never change, are shared."""
         with self._lock:
-            twin = Engine(self.parameters)
-            twin.__setstate__(self.__getstate__())
+            twin = Engine(self.parameters, self._held, keep_all=self.keep_all)
+            twin._last, twin._calibrated_for = self._last, self._calibrated_for
             return twin
 
     def frozen(self) -> Engine:
@@ -233,26 +215,20 @@ class Engine:
         with self._lock:
             last = self._last
             if last is None or (last.of, last.parameters) != (self._held, self.parameters):
-                last = self._solve()
+                self.solved_rule()
+                last = self._last
+            assert last is not None
             return last.solution
 
-    @property
-    def rule(self) -> Rule:
-        """What the solution is made of."""
+    def solved_rule(self) -> Rule:
+        """Return what the solution is made of; a stored solution is solved again for it."""
         with self._lock:
-            rule = self._solve().rule
-            assert rule is not None
+            model, last = self.model, self._last
+            rule, now = None if last is None else last.rule, (model, self.parameters)
+            if last is None or rule is None or (last.of, last.parameters) != now:
+                rule = solve(model, self.parameters, rule)
+                self._last = Last(model, self.parameters, Solution.of(rule), rule)
             return rule
-
-    def _solve(self) -> Last:
-        """Solve the model as it is now, unless that was done here."""
-        model, last = self.model, self._last
-        rule = None if last is None else last.rule
-        if last is not None and rule and (last.of, last.parameters) == (model, self.parameters):
-            return last
-        rule = solve(model, self.parameters, rule)
-        self._last = Last(model, self.parameters, Solution.of(rule), rule)
-        return self._last
 
     def calibrated(self) -> Solution:
         """Return the solution with all that the evidence says about it."""
@@ -260,7 +236,7 @@ class Engine:
             solution, parameters = self.solution(), self.parameters
             if not parameters.calibrated or solution.calibration or self.predicts_only:
                 return solution
-            model, rule = self.model, self.rule
+            model, rule = self.model, self.solved_rule()
             if self._calibrated_for.scoring() != parameters.scoring():
                 model = model.without_evidence()
             evidence = model.evidence
@@ -268,37 +244,22 @@ class Engine:
                 evidence = evidence_of(rule, model.rows or Rows())
             elif len(rule.labels) > 1:  # a single class tells nothing yet
                 evidence = evidence.add(evidence_of(rule, evidence.pending))
-                model = model.having(evidence=evidence)
+                model = replace(model, evidence=evidence)
             found = evidence.calibration(rule.labels, rule.counts, rule.unit)
             solution = replace(solution, calibration=found)
             self._last = Last(model, parameters, solution, rule)
             self._held, self._calibrated_for = model, parameters
             return solution
 
-    def left_out(self, rows: Array, labels: Sequence[Label]) -> tuple[np.ndarray, np.ndarray]:
-        """Answer for learned samples as if each had not been learned.
-
-        Returns the position of their class among all, and the probabilities ``(n, M)``. Their
-        classes have two samples or more.
-        """
-        with self._lock:
-            solution = self.calibrated()
-            lifted = solution.map.lift(rows)
-            own, scores, _ = leave_one_out(self.rule, lifted, labels)
-            return own, softmax(scores / solution.temperature)
-
     # ---------------------------------------------------------------- storage
 
-    def pack(
-        self, *, compact: bool = False, solved: bool = True
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def pack(self, *, compact: bool = False, solved: bool = True) -> Packed:
         """Return named arrays and JSON-able values: ``compact`` without the model.
 
         Not ``solved``, the model alone, without the time that solving takes.
         """
         with self._lock:
-            arrays: dict[str, np.ndarray] = {}
-            meta: dict[str, Any] = {"compact": compact, "keeps": {}}
+            arrays, meta = Packed({}, {"compact": compact, "keeps": {}})
             if solved:
                 solution = self.calibrated()
                 own, meta["solution"] = solution.pack()
@@ -309,16 +270,11 @@ class Engine:
                 own, meta["model"] = self.model.pack()
                 arrays |= own
                 meta["keeps"] = self.model.keeps
-            return arrays, meta
+            return Packed(arrays, meta)
 
     @classmethod
     def unpack(
-        cls,
-        arrays: Mapping[str, np.ndarray],
-        meta: Mapping[str, Any],
-        parameters: Parameters,
-        *,
-        keep_all: bool = False,
+        cls, arrays: Arrays, meta: Meta, parameters: Parameters, *, keep_all: bool = False
     ) -> Engine:
         """Return what `pack` described; a model is read when it is needed."""
         backend, solution = choose_backend(parameters.device, parameters.dtype), None

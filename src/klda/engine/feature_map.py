@@ -8,7 +8,6 @@ draws ``omega ~ N(0, 2 gamma I)``. Here the parameter has scikit-learn's name an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -16,7 +15,16 @@ from typing import Any, TypeAlias
 import numpy as np
 import scipy
 
-from klda.engine.arrays import Array, Backend, NumpyBackend, choose_backend, on_cpu
+from klda.engine.arrays import (
+    Array,
+    Arrays,
+    Backend,
+    Meta,
+    NumpyBackend,
+    Packed,
+    choose_backend,
+    on_cpu,
+)
 from klda.engine.random_stream import RandomStream, orthogonal
 
 MEDIAN_SAMPLES = 1000
@@ -60,9 +68,9 @@ class IdentityMap:
         """Whether two maps give the same features, up to an offset."""
         return isinstance(other, IdentityMap) and self.n_features == other.n_features
 
-    def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def pack(self) -> Packed:
         """Return named arrays and JSON-able values."""
-        return {"centre": self.backend.to_numpy(self.centre)}, {}
+        return Packed({"centre": self.backend.to_numpy(self.centre)}, {})
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,24 +118,22 @@ class FourierMap:
         mine, theirs = self.backend.to_numpy, other.backend.to_numpy
         return all(np.array_equal(mine(one), theirs(two)) for one, two in pairs)
 
-    def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def pack(self) -> Packed:
         """Return named arrays and JSON-able values.
 
         Random features that nothing was computed with yet are not stored, but how to draw them.
         """
         if isinstance(self.drawn, Draw) and "spectrum" not in vars(self):
             draw = asdict(self.drawn) | {"n_components": self.n_components}
-            return {}, {"gamma": self.gamma, "draw": draw}
+            return Packed({}, {"gamma": self.gamma, "draw": draw})
         frequencies, phases = map(self.backend.to_numpy, self.spectrum)
-        return {"frequencies": frequencies, "phases": phases}, {"gamma": self.gamma}
+        return Packed({"frequencies": frequencies, "phases": phases}, {"gamma": self.gamma})
 
 
 FeatureMap: TypeAlias = IdentityMap | FourierMap
 
 
-def unpack_map(
-    arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], n_features: int, backend: Backend
-) -> FeatureMap:
+def unpack_map(arrays: Arrays, meta: Meta, n_features: int, backend: Backend) -> FeatureMap:
     """Return the map that `pack` described."""
     if "gamma" not in meta:
         centre = arrays.get("centre", np.zeros(n_features))  # version 0.2.0 had none
@@ -213,15 +219,13 @@ class KernelMap:
         kernel = relative_kernel(rows, self.support, inner, self.gamma, self.backend.xp)
         return self.backend.linear(kernel, self.whitener.T)
 
-    def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def pack(self) -> Packed:
         """Return named arrays and JSON-able values."""
         arrays = {name: self.backend.to_numpy(getattr(self, name)) for name in KERNEL_ARRAYS}
-        return arrays, {"gamma": self.gamma}
+        return Packed(arrays, {"gamma": self.gamma})
 
     @classmethod
-    def unpack(
-        cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], backend: Backend
-    ) -> KernelMap:
+    def unpack(cls, arrays: Arrays, meta: Meta, backend: Backend) -> KernelMap:
         """Return the map that `pack` described."""
         double = choose_backend(backend.device, "float64")
         support, centre, whitener, scales = (double.asarray(arrays[k]) for k in KERNEL_ARRAYS)

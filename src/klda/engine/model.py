@@ -14,14 +14,24 @@ asked for, because samples are left out of the model as it is at that moment.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from klda.engine.arrays import Array, Backend, add_prefix, is_finite, row_blocks, strip_prefix
+from klda.engine.arrays import (
+    Array,
+    Arrays,
+    Backend,
+    Meta,
+    Packed,
+    add_prefix,
+    is_finite,
+    row_blocks,
+    strip_prefix,
+)
 from klda.engine.calibration import MOST_PENDING, Evidence
 from klda.engine.feature_map import FeatureMap, IdentityMap, unpack_map
 from klda.engine.rows import Rows
@@ -72,24 +82,16 @@ class Model:
 
     # ---------------------------------------------------------------- what it knows
 
-    @cached_property
+    @property
     def statistics(self) -> ClassStatistics:
         """Counts, means and scatter of the lifted samples."""
-        if self.counted is not None:
-            return self.counted
-        nothing = ClassStatistics.empty(self.map.n_components, self.map.backend)
-        assert self.rows is not None
-        parts = ((rows, labels) for rows, labels, _ in self.rows.columns())
-        return nothing.change(self._batches(parts), 1)
-
-    @property
-    def _made(self) -> ClassStatistics | None:
-        """The statistics, if they were made already."""
-        return vars(self).get("statistics", self.counted)
-
-    def having(self, **changes: Any) -> Model:
-        """Return the model with other parts; its statistics stay unless they are given."""
-        return replace(self, **{"counted": self._made} | changes)
+        if self.counted is None:
+            assert self.rows is not None
+            nothing = ClassStatistics.empty(self.map.n_components, self.map.backend)
+            parts = ((rows, labels) for rows, labels, _ in self.rows.columns())
+            object.__setattr__(self, "counted", nothing.change(self._batches(parts), 1))
+        assert self.counted is not None
+        return self.counted
 
     @property
     def is_few(self) -> bool:
@@ -109,11 +111,6 @@ class Model:
             return dict(sorted((none | self.rows.counts).items()))
         known = zip(self.statistics.labels, self.statistics.counts.tolist(), strict=True)
         return dict(sorted((none | dict(known)).items()))
-
-    @cached_property
-    def classes(self) -> np.ndarray:
-        """Labels, sorted."""
-        return np.array(list(self.counts))
 
     @property
     def n_features(self) -> int:
@@ -148,10 +145,9 @@ class Model:
                 rows = kept.rows_at(np.arange(len(self.rows), len(kept)))
         if kept is None or len(kept) > EXACT_KERNEL_ROWS:
             evidence = self._whole_evidence.learned(rows, labels)
-        counted = self._made
-        if kept is None or counted is not None:
-            known = self.statistics if counted is None else counted
-            counted = known.change(self._batches([(rows, labels)]), 1)
+        counted = self.counted if kept is not None else self.statistics
+        if counted is not None:
+            counted = counted.change(self._batches([(rows, labels)]), 1)
         return replace(self, rows=kept, evidence=evidence, counted=counted)
 
     @property
@@ -168,11 +164,11 @@ class Model:
         """
         if self.rows is None:
             return self
-        few = self.having(evidence=Evidence())
-        if self.is_few:
-            return few
-        labels = self.rows.labels.tolist()
-        return few.having(evidence=Evidence().learned(self.rows.values, labels))
+        evidence = Evidence()
+        if not self.is_few:
+            for rows, labels, _ in self.rows.columns():
+                evidence = evidence.learned(rows, labels)
+        return replace(self, evidence=evidence)
 
     def _batches(self, parts: Any) -> Iterator[Batch]:
         """Lift samples block by block, class by class."""
@@ -194,27 +190,24 @@ class Model:
         """
         if self.rows is not None:
             return self.remove_at(self.rows.find(rows, labels))
-        return self._without(rows, labels, None)
+        gone = {label: n / self.counts[label] for label, n in Counter(labels).items()}
+        counted = self.statistics.change(self._batches([(rows, labels)]), -1)
+        return replace(self, evidence=self.evidence.without(gone, rows, labels), counted=counted)
 
     def remove_at(self, positions: np.ndarray) -> Model:
         """Return the model without samples given by their positions among those kept."""
         assert self.rows is not None
-        rows, labels = self.rows.rows_at(positions), self.rows.labels[positions].tolist()
-        return self._without(rows, labels, self.rows.without(positions))
+        kept, counted = self.rows.without(positions), self.counted
+        if len(kept) <= EXACT_KERNEL_ROWS:  # what it would have been, had it never grown
+            counted = None
+        elif counted is not None:
+            gone = self.rows.rows_at(positions), self.rows.labels[positions].tolist()
+            counted = counted.change(self._batches([gone]), -1)
+        # Samples that were left out beside these tell nothing of the model without them.
+        return replace(self, rows=kept, counted=counted).without_evidence()
 
-    def _without(self, rows: Array, labels: Sequence[Label], kept: Rows | None) -> Model:
-        if kept is not None and len(kept) <= EXACT_KERNEL_ROWS:
-            # What it would have been, had it never grown.
-            return replace(self, rows=kept, evidence=Evidence(), counted=None)
-        counted = self._made
-        if counted is not None:
-            counted = counted.change(self._batches([(rows, labels)]), -1)
-        gone = {label: n / self.counts[label] for label, n in Counter(labels).items()}
-        evidence = self.evidence.without(gone, rows, labels)
-        return replace(self, rows=kept, evidence=evidence, counted=counted)
-
-    def drop(self, label: Label) -> tuple[Model, Model]:
-        """Return the model without a class, and the class alone: merging it undoes the drop.
+    def split(self, label: Label) -> tuple[Model, Model]:
+        """Return the model without a class, and the class alone: merging the two undoes it.
 
         Without the samples, the shared scatter keeps a trace of the class.
         """
@@ -223,9 +216,9 @@ class Model:
         if self.rows is not None:
             at = self.rows.of_class(label)
             gone = replace(gone, rows=self.rows.at(at))
-            return self.remove_at(at).having(hints=hints), gone
+            return replace(self.remove_at(at), hints=hints), gone
         if not self.counts[label]:
-            return self.having(hints=hints), gone
+            return replace(self, hints=hints), gone
         known, (left, own) = self.statistics, self.evidence.drop(label)
         part = replace(gone, rows=None, evidence=own, counted=known.only(label))
         return replace(self, hints=hints, evidence=left, counted=known.drop([label])), part
@@ -234,7 +227,7 @@ class Model:
         """Return the model with all that another one with the same feature map learned."""
         hints = other.hints.drop(self.hints.counts)
         joined = self.hints.add(hints.values, hints.labels.tolist()) if len(hints) else self.hints
-        merged = self.having(hints=joined)
+        merged = replace(self, hints=joined)
         if not any(other.counts.values()):
             return merged
         if other.rows is None and self.keeps_all:
@@ -270,26 +263,28 @@ class Model:
         evidence = self.evidence.without(gone, pending.values, pending.labels.tolist())
         return replace(self, rows=None, evidence=evidence, counted=counted)
 
-    def since(self, before: Model) -> Model:
-        """Return what was learned since: the part that `subtract` takes away again."""
-        if self.rows is not None and before.rows is not None:
-            new = np.flatnonzero(self.rows.numbers >= before.rows.next_number)
-            return replace(self.empty(), rows=self.rows.at(new))
-        counted = self.statistics.merge(before.statistics, -1)
-        known = before.evidence.pending
+    def beyond(self, other: Model) -> Model:
+        """Return what this one has learned beyond another that it was, or will be, made of."""
+        if self.rows is not None and other.rows is not None:
+            more = ~np.isin(self.rows.numbers, other.rows.numbers)
+            return replace(self.empty(), rows=self.rows.at(np.flatnonzero(more)))
+        counted = self.statistics.merge(other.statistics, -1)
+        known = other.evidence.pending
         pending = self.evidence.pending.discard(known.values, known.labels.tolist())
         evidence = Evidence(pending=pending)
         return replace(self.empty(), rows=None, evidence=evidence, counted=counted)
 
     def rename(self, old: Label, new: Label) -> Model:
         """Return the model with a class that has another name; that of another joins the two."""
-        joined = new in self.counts
+        joined, counted = new in self.counts, self.counted
+        if counted is not None and old in counted.positions:
+            counted = counted.rename(old, new)
         return replace(
             self,
             rows=None if self.rows is None else self.rows.rename(old, new),
             hints=self.hints.drop({old}) if joined else self.hints.rename(old, new),
             evidence=self.evidence.rename(old, new),
-            counted=_renamed(self._made, old, new),
+            counted=counted,
         )
 
     def empty(self) -> Model:
@@ -298,14 +293,13 @@ class Model:
 
     # ---------------------------------------------------------------- storage
 
-    def pack(self, *, with_map: bool = True) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def pack(self, *, with_map: bool = True) -> Packed:
         """Return all of it as named arrays and JSON-able values.
 
         Without the feature map, which has to be given when the model is unpacked, statistics that
         follow from the rows are left out too.
         """
         arrays, meta = self.map.pack() if with_map else ({}, {})
-        arrays = add_prefix("map/", arrays)
         classes = list(self.counts)
         meta |= {
             "n_features": self.n_features,
@@ -313,40 +307,47 @@ class Model:
             "counts": list(self.counts.values()),
             "most_rows": self.most_rows,
         }
+        evidence = add_prefix("evidence/", self.evidence.pack(classes))
+        packed = Packed(add_prefix("map/", arrays) | evidence, meta)
         some = {"rows": self.rows, "hints": self.hints, "pending": self.evidence.pending}
         for name, kept in some.items():
             if kept is not None and (len(kept) or name == "rows"):
-                own, meta[name] = kept.pack()
-                arrays |= add_prefix(f"{name}/", own)
+                packed.put(name, kept.pack())
         if self.rows is None or (with_map and len(self.rows) > self.map.n_components // 2):
-            own, meta["statistics"] = self.statistics.pack()
-            arrays |= add_prefix("statistics/", own)
-        arrays |= add_prefix("evidence/", self.evidence.pack(classes))
-        return add_prefix("learn/", arrays), meta
+            packed.put("statistics", self.statistics.pack())
+        return Packed(add_prefix("learn/", packed.arrays), meta)
 
     @classmethod
     def unpack(
-        cls,
-        arrays: Mapping[str, np.ndarray],
-        meta: Mapping[str, Any],
-        backend: Backend,
-        feature_map: FeatureMap | None = None,
+        cls, arrays: Arrays, meta: Meta, backend: Backend, feature_map: FeatureMap | None = None
     ) -> Model:
-        """Return the model that `pack` described."""
-        arrays = strip_prefix("learn/", arrays)
+        """Return the model that `pack` described; its arrays may have been damaged since."""
+        packed = Packed(strip_prefix("learn/", arrays), dict(meta))
+        for name, array in packed.arrays.items():
+            if not is_finite(array):
+                raise DamagedModelError(f"{name!r} holds values that are not finite")
+        try:
+            return cls._unpacked(packed, backend, feature_map)
+        except MemoryError:
+            raise
+        except Exception as error:  # values that can't be right may raise anything
+            raise DamagedModelError(f"{type(error).__name__}: {error}") from error
+
+    @classmethod
+    def _unpacked(cls, packed: Packed, backend: Backend, feature_map: FeatureMap | None) -> Model:
+        arrays, meta = packed
         if feature_map is None:
             feature_map = unpack_map(
                 strip_prefix("map/", arrays), meta, meta["n_features"], backend
             )
         rows, hints, pending = (
-            Rows.unpack(strip_prefix(f"{name}/", arrays), meta[name]) if name in meta else None
+            Rows.unpack(*packed.part(name)) if name in meta else None
             for name in ("rows", "hints", "pending")
         )
         counts = {k: n for k, n in zip(meta["classes"], meta["counts"], strict=True) if n}
         counted = None
         if "statistics" in meta:
-            own = strip_prefix("statistics/", arrays)
-            counted = ClassStatistics.unpack(own, meta["statistics"], counts, backend)
+            counted = ClassStatistics.unpack(*packed.part("statistics"), counts, backend)
         evidence = Evidence.unpack(strip_prefix("evidence/", arrays), meta["classes"])
         evidence = replace(evidence, pending=pending or Rows())
         model = cls(feature_map, meta["most_rows"], rows, hints or Rows(), evidence, counted)
@@ -355,23 +356,3 @@ class Model:
         if not known or any(chunk.shape[1:] != (feature_map.n_features,) for chunk in chunks):
             raise ValueError("the parts of the model do not agree with each other")
         return model
-
-    @classmethod
-    def read(
-        cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], backend: Backend
-    ) -> Model:
-        """Return a stored model; its arrays may have been damaged since it was stored."""
-        for name, array in arrays.items():
-            if name.startswith(("learn/", "predict/")) and not is_finite(array):
-                raise DamagedModelError(f"{name!r} holds values that are not finite")
-        try:
-            return cls.unpack(arrays, meta, backend)
-        except MemoryError:
-            raise
-        except Exception as error:  # values that can't be right may raise anything
-            raise DamagedModelError(f"{type(error).__name__}: {error}") from error
-
-
-def _renamed(known: ClassStatistics | None, old: Label, new: Label) -> ClassStatistics | None:
-    """Rename a class of statistics, if they were made and have samples of it."""
-    return known if known is None or old not in known.positions else known.rename(old, new)

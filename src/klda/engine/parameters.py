@@ -22,6 +22,7 @@ from klda.engine.feature_map import (
 )
 from klda.errors import KldaError
 from klda.labels import as_python
+from klda.version import __version__
 
 CHOICES = {
     "dtype": ("float32", "float64"),
@@ -98,6 +99,18 @@ class Parameters:
         if not isinstance(values["random_state"], int | None):
             values["random_state"] = None
         return values
+
+    @classmethod
+    def of_stored(cls, values: Mapping[str, Any]) -> Parameters:
+        """Return the parameters that `stored` gave."""
+        unknown = sorted(values.keys() - {each.name for each in fields(cls)})
+        if unknown:
+            raise KldaError(
+                "The model was made by a newer version of klda: it has a parameter "
+                f"{unknown[0]!r}, which klda {__version__} does not know. Upgrade klda."
+            )
+        blocks = values.get("blocks")
+        return cls(**{**values, "blocks": tuple(blocks) if blocks else None})
 
     def scoring(self) -> tuple[Any, ...]:
         """Return those that the scores of a model depend on."""

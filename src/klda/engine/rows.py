@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from klda.engine.arrays import Array, is_torch, on_cpu
+from klda.engine.arrays import Array, Arrays, Meta, Packed, is_torch, on_cpu
 from klda.errors import KldaError
 from klda.labels import Label, as_python
 
@@ -61,9 +61,9 @@ class Rows:
     """Samples in the order they were learned; each verb returns others."""
 
     chunks: tuple[np.ndarray, ...] = ()  # features of a few thousand samples each
-    labels: np.ndarray = field(default_factory=lambda: np.empty(0, object))
-    numbers: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # running, ascending
-    given: np.ndarray = field(default_factory=lambda: np.empty(0, object))  # ids; None without
+    labels: np.ndarray = field(default_factory=partial(np.empty, 0, object))
+    numbers: np.ndarray = field(default_factory=partial(np.empty, 0, np.int64))  # ascending
+    given: np.ndarray = field(default_factory=partial(np.empty, 0, object))  # ids; None without
     next_number: int = 0  # what the next sample gets; no number is given twice
     # In half precision, features are ``chunk * 2 ** exponent``.
     exponents: np.ndarray | None = None
@@ -99,8 +99,8 @@ class Rows:
         return _hashes(self.values)
 
     @cached_property
-    def names(self) -> dict[str, int]:
-        """Ids that were given to samples, and their running numbers."""
+    def numbers_by_id(self) -> dict[str, int]:
+        """Running numbers of the samples that were given ids."""
         pairs = zip(self.given.tolist(), self.numbers.tolist(), strict=True)
         return {name: number for name, number in pairs if name is not None}
 
@@ -138,7 +138,7 @@ class Rows:
             raise KldaError("ids is empty: name at least one sample to forget.")
         numbers = []
         for one in map(as_python, ids):
-            number = self.names.get(one) if isinstance(one, str) else one
+            number = self.numbers_by_id.get(one) if isinstance(one, str) else one
             if isinstance(number, bool) or not isinstance(number, int):
                 number = -1
             if not 0 <= number < self.next_number:
@@ -186,19 +186,6 @@ class Rows:
         unnamed = mine.find(rest.values, rest.labels.tolist())
         by_id = self.of_ids(others.given[named].tolist())
         return np.concatenate([by_id, np.searchsorted(self.numbers, mine.numbers[unnamed])])
-
-    def nearest(self, row: np.ndarray, k: int) -> list[tuple[SampleId, Label, float]]:
-        """Find the k samples most like an input: id, class and cosine, the most similar first."""
-        tiny = np.finfo(np.float32).tiny
-        unit = row / max(float(np.linalg.norm(row)), tiny)
-        parts = [np.empty(0, np.float32)]
-        for chunk in self.chunks:  # the power of two makes no difference to a cosine
-            values = chunk.astype(np.float32)
-            parts.append((values @ unit) / np.maximum(np.linalg.norm(values, axis=1), tiny))
-        similarity = np.concatenate(parts)
-        best = np.argsort(-similarity, kind="stable")[:k]
-        columns = self.ids_at(best), self.labels[best].tolist(), similarity[best].tolist()
-        return list(zip(*columns, strict=True))
 
     # ---------------------------------------------------------------- verbs
 
@@ -277,10 +264,6 @@ class Rows:
         labels[self.of_class(old)] = new
         return replace(self, labels=labels)
 
-    def by_label(self) -> dict[Label, np.ndarray]:
-        """Return the row of each class, if there is one of each."""
-        return dict(zip(self.labels.tolist(), self.values, strict=True))
-
     def _checked_ids(self, ids: Sequence[str | None], expected: int) -> list[str | None]:
         given = [as_python(one) for one in ids]
         if len(given) != expected:
@@ -289,14 +272,14 @@ class Rows:
         for one in filter(lambda one: one is not None, given):
             if not isinstance(one, str) or not one:
                 raise KldaError(f"ids has {one!r}; ids are texts, such as {str(one) or 'a7'!r}.")
-            if one in seen or one in self.names:
+            if one in seen or one in self.numbers_by_id:
                 raise KldaError(f"ids has {one!r} twice; give each sample an id of its own.")
             seen.add(one)
         return given
 
     # ---------------------------------------------------------------- storage
 
-    def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def pack(self) -> Packed:
         """Return all of it as named arrays and JSON-able values."""
         arrays = {f"features/{i:06}": chunk for i, chunk in enumerate(self.chunks)}
         places = {label: i for i, label in enumerate(self.counts)}
@@ -304,20 +287,20 @@ class Rows:
         arrays["numbers"] = self.numbers
         if self.exponents is not None:
             arrays["exponents"] = self.exponents
-        if self.names:
-            text = json.dumps(list(self.names), ensure_ascii=False).encode()
+        if self.numbers_by_id:
+            text = json.dumps(list(self.numbers_by_id), ensure_ascii=False).encode()
             arrays["names"] = np.frombuffer(text, np.uint8)
-            arrays["named"] = np.array(list(self.names.values()), np.int64)
+            arrays["named"] = np.array(list(self.numbers_by_id.values()), np.int64)
         meta = {
             "samples": len(self),
             "chunks": len(self.chunks),
             "labels": list(places),
             "next_number": self.next_number,
         }
-        return arrays, meta
+        return Packed(arrays, meta)
 
     @classmethod
-    def unpack(cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Rows:
+    def unpack(cls, arrays: Arrays, meta: Meta) -> Rows:
         """Return what `pack` described; chunks may be lazy mappings of files.
 
         Raises `ValueError` if the parts can't belong together.

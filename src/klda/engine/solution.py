@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from klda.engine.arrays import Array, Backend, add_prefix, row_blocks, strip_prefix
 from klda.engine.calibration import Calibration
-from klda.engine.checks import check_labels_known
 from klda.engine.feature_map import FeatureMap, KernelMap, unpack_map
 from klda.engine.novelty import RelativeMahalanobis
 from klda.engine.rule import Rule
 from klda.errors import KldaError
-from klda.labels import Label, as_list
+from klda.labels import Label, as_list, check_labels_known
 
 # Scores that answers are made of at once, because that takes several arrays of their size.
 ANSWERED_BYTES = {"cpu": 8 << 20, "gpu": 1 << 30}
@@ -120,7 +120,7 @@ class Solution:
             distance=rule.novelty,
         )
 
-    @property
+    @cached_property
     def counts(self) -> dict[Label, int]:
         """Samples of each class, sorted by label."""
         return dict(zip(self.classes.tolist(), self.class_counts.tolist(), strict=True))
@@ -220,7 +220,7 @@ class Solution:
         wanted = as_list(among)
         if not wanted:
             raise KldaError("among=[] names no class; give at least one label, or None for all.")
-        wanted = check_labels_known(self.classes, wanted, "among")
+        wanted = check_labels_known(self.counts, wanted, "among")
         if len(set(wanted)) < len(wanted):
             raise KldaError(f"among={wanted!r} names a class twice; give each label once.")
         return np.searchsorted(self.classes, np.array(wanted))

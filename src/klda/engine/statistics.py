@@ -17,11 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from klda.engine.arrays import Array, Backend
+from klda.engine.arrays import Array, Arrays, Backend, Meta, Packed
 from klda.labels import Label
 
 UPDATED_PART = 8  # changes are brought into the matrix once there are more than D / 8 rows
@@ -266,7 +265,7 @@ class ClassStatistics:
 
     # ---------------------------------------------------------------- storage
 
-    def pack(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def pack(self) -> Packed:
         """Return named arrays, classes in the order of their labels, and JSON-able values."""
         arrays = {"means": self.backend.to_numpy(self.means)[self.order]}
         if (np.diff(self.order) != 1).any():  # sums over classes are rounded in the order they came
@@ -275,15 +274,12 @@ class ClassStatistics:
         if square is not None:
             lower = np.tri(self.scatter.size, dtype=bool)  # row after row
             arrays["triangle"] = self.backend.to_numpy(square)[lower]
-        return arrays, {"n_scattered": self.n_scattered, "turnover": self.scatter.turnover}
+        meta = {"n_scattered": self.n_scattered, "turnover": self.scatter.turnover}
+        return Packed(arrays, meta)
 
     @classmethod
     def unpack(
-        cls,
-        arrays: Mapping[str, np.ndarray],
-        meta: Mapping[str, Any],
-        counts: Mapping[Label, int],
-        backend: Backend,
+        cls, arrays: Arrays, meta: Meta, counts: Mapping[Label, int], backend: Backend
     ) -> ClassStatistics:
         """Return the statistics that `pack` described, in memory of their own."""
         means = backend.xp.asarray(backend.asarray(arrays["means"]), copy=True)

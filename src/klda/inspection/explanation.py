@@ -101,7 +101,7 @@ def explain_rows(
             for j in order[:top]
         ]
         lead = float(scores[order[0]] - scores[order[1]]) if len(order) > 1 else np.nan
-        near = [] if ledger is None else ledger.nearest(rows[i], samples)
+        near = [] if ledger is None else nearest_samples(ledger, rows[i], samples)
         found.append(
             Explanation(
                 classes[0].label,
@@ -110,7 +110,21 @@ def explain_rows(
                 novelty,
                 threshold,
                 None if threshold is None else novelty <= threshold,
-                [NearSample(*one) for one in near],
+                near,
             )
         )
     return found
+
+
+def nearest_samples(kept: Rows, row: np.ndarray, k: int) -> list[NearSample]:
+    """Find the k samples most like an input, the most similar first."""
+    tiny = np.finfo(np.float32).tiny
+    unit = row / max(float(np.linalg.norm(row)), tiny)
+    parts = [np.empty(0, np.float32)]
+    for chunk in kept.chunks:  # the power of two makes no difference to a cosine
+        values = chunk.astype(np.float32)
+        parts.append((values @ unit) / np.maximum(np.linalg.norm(values, axis=1), tiny))
+    similarity = np.concatenate(parts)
+    best = np.argsort(-similarity, kind="stable")[:k]
+    columns = kept.ids_at(best), kept.labels[best].tolist(), similarity[best].tolist()
+    return list(map(NearSample, *columns))

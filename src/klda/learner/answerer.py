@@ -14,7 +14,7 @@ from klda.data import Layout
 from klda.engine.engine import Engine
 from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows
-from klda.engine.solution import Answer, Solution
+from klda.engine.solution import Answer, Answers, Solution
 from klda.errors import KldaError
 from klda.inspection.evaluation import Evaluation
 from klda.inspection.explanation import Explanation, explain_rows
@@ -23,8 +23,16 @@ from klda.inspection.refusal import Refusal, Tuning, fit_refusal
 from klda.inspection.suggestions import Suggestion, find_suggestions
 from klda.inspection.suspects import Suspect, find_suspects
 from klda.inspection.tables import html_table, text_table
-from klda.labels import Label, as_python, check_one_each, label_list, similar_names, unknown_like
-from klda.learner.inputs import InputEncoder, Labels, Samples
+from klda.labels import (
+    Label,
+    as_python,
+    check_label_kind,
+    check_one_each,
+    label_list,
+    similar_names,
+    unknown_like,
+)
+from klda.learner.inputs import EncodedSamples, InputEncoder, Labels
 from klda.learner.state import Reject, State, check_reject
 from klda.progress import Show
 
@@ -60,7 +68,7 @@ class Answerer:
     @property
     def parameters(self) -> Parameters:
         """How it is solved."""
-        return self._state.parameters
+        return self.engine.parameters
 
     @property
     def refusal(self) -> Refusal | None:
@@ -100,7 +108,7 @@ class Answerer:
     @property
     def width(self) -> int | None:
         """Features of a row; None before anything was learned."""
-        return None if self.engine.is_new else self.engine.summary.n_features
+        return self.engine.width
 
     @property
     def ledger(self) -> Rows | None:
@@ -163,11 +171,13 @@ class Answerer:
         """
         return self._state.checked_rows(self.inputs.encode(inputs, text=text, progress=progress))
 
-    def _samples(self, rows: Any, labels: Any, ids: Sequence[str | None] | None = None) -> Samples:
+    def _samples(
+        self, rows: Any, labels: Any, ids: Sequence[str | None] | None = None
+    ) -> EncodedSamples:
         """Check feature rows and their labels where they come in."""
         rows, names = self._state.checked_rows(rows), label_list(labels)
         check_one_each(rows, names, "rows")
-        return Samples(rows, names, ids)
+        return EncodedSamples(rows, names, ids)
 
     def predict(
         self,
@@ -191,17 +201,23 @@ class Answerer:
         by_class : bool
             Reject by a threshold for each class, where enough of it was learned.
         """
-        state = self._state
+        how: Any = {"text": text, "progress": progress}
         if reject is None or reject is False:
-            solution = state.solved()
-            return solution.answer(self.encode(inputs, text=text, progress=progress)).labels[:, 0]
+            solution = self._state.solved()
+            return solution.answer(self.encode(inputs, **how)).labels[:, 0]
+        answers, limits = self._judged(inputs, reject, by_class=by_class, **how)
+        labels = answers.labels[:, 0]
+        return np.where(answers.novelty <= limits, labels, unknown_like(labels[0]))
+
+    def _judged(
+        self, inputs: Any, reject: Reject, top: int = 1, *, by_class: bool = False, **how: Any
+    ) -> tuple[Answers, float | np.ndarray]:
+        """Answer for inputs; also return the novelty beyond which each is unknown."""
+        state = self._state
         state.check_can_reject(reject)
         solution = state.solved(calibrated=True)
-        rows = self.encode(inputs, text=text, progress=progress)
-        answers = solution.answer(rows, novelty=True)
-        labels = answers.labels[:, 0]
-        known = answers.novelty <= state.limits(solution, labels, reject, by_class=by_class)
-        return np.where(known, labels, unknown_like(solution.classes[0]))
+        answers = solution.answer(self.encode(inputs, **how), top, novelty=True)
+        return answers, state.limits(solution, answers.labels[:, 0], reject, by_class=by_class)
 
     def predict_rows(self, rows: np.ndarray) -> np.ndarray:
         """Answer with the likeliest class of each feature row, as `encode` returns them."""
@@ -216,17 +232,15 @@ class Answerer:
         ``"unknown"`` (or -1), with NaN for a probability; the likeliest classes follow.
         """
         check_count("k", k)
-        state, rejects = self._state, reject is not None and reject is not False
-        if rejects:
-            state.check_can_reject(reject)
-        solution = state.solved(calibrated=True)
-        rows = self.encode(inputs, progress=progress)
-        answers = solution.answer(rows, k, novelty=rejects)
-        limit = state.limits(solution, answers.labels[:, 0], reject) if rejects else np.inf
-        unknown = unknown_like(solution.classes[0]), float("nan")
+        limits: float | np.ndarray = np.inf
+        if reject is None or reject is False:
+            answers = self.solution.answer(self.encode(inputs, progress=progress), k)
+        else:
+            answers, limits = self._judged(inputs, reject, k, progress=progress)
+        unknown = unknown_like(answers.labels[0, 0]), float("nan")
         return [
             one.top if one.known is not False else [unknown, *one.top[: k - 1]]
-            for one in answers.each(limit)
+            for one in answers.each(limits)
         ]
 
     def predict_proba(self, inputs: Any, *, progress: bool = False) -> np.ndarray:
@@ -285,11 +299,7 @@ class Answerer:
         be taken for unknown, by default as :meth:`tune_unknown` chose, or 0.05; False is none.
         `by_class` uses a threshold for each class, where enough of it was learned or tuned.
         """
-        state = self._state
-        state.check_can_reject(reject)
-        solution = state.solved(calibrated=True)
-        answers = solution.answer(self.encode(inputs, progress=progress), novelty=True)
-        limits = state.limits(solution, answers.labels[:, 0], reject, by_class=by_class)
+        answers, limits = self._judged(inputs, reject, by_class=by_class, progress=progress)
         return answers.novelty <= limits
 
     def fit_refusal(
@@ -369,7 +379,7 @@ class Answerer:
         """
         solution, layout = self.solution, Layout(text, label)
         found: list[tuple[np.ndarray, ...]] = []  # labels, answers, probabilities
-        for rows, names, _ in self.inputs.samples(
+        for rows, names, _ in self.inputs.encoded_batches(
             inputs, labels, layout, self.classes, progress=progress
         ):
             answers = solution.answer(self._state.checked_rows(rows))
@@ -390,14 +400,15 @@ class Answerer:
         """Find samples whose labels are probably wrong, and samples that are there twice.
 
         Each sample is answered as if it had not been learned, by what was learned so far and all
-        the other samples; nothing is learned. A learner that knows nothing yet will do.
+        the other samples. That takes a copy that learns them: a compact model or a frozen view
+        can't. A learner that knows nothing yet will do.
         Parameters are those of :meth:`klda.Learner.learn`; the samples may be learned or not. If a
         model does not keep samples, give all that were learned, or only new ones. Unlikely labels
         come first, the least likely at the top; then near-duplicates with different labels; then
         duplicates.
         """
         layout, known = Layout(text, label), self.classes
-        parts = list(self.inputs.samples(inputs, labels, layout, known, progress=progress))
+        parts = list(self.inputs.encoded_batches(inputs, labels, layout, known, progress=progress))
         if not parts:
             raise KldaError("inputs is empty: there is nothing to check.")
         rows = np.concatenate([rows for rows, _, _ in parts])
@@ -407,7 +418,7 @@ class Answerer:
         """Find suspected samples among feature rows; see :meth:`suspects`."""
         rows, names, _ = self._samples(rows, labels)
         state = self._state
-        state.check_kind(names, "labels")
+        check_label_kind(state.engine.counts, names, "labels")
         return find_suspects(state.engine.copy(), rows, names)
 
     def suggest(

@@ -18,18 +18,17 @@ import numpy as np
 
 from klda.data.threads import map_behind
 from klda.engine.arrays import choose_backend
-from klda.engine.checks import check_removable, check_same_parameters
+from klda.engine.checks import check_same_parameters
 from klda.engine.engine import Engine
 from klda.engine.model import Model
 from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows, SampleId
 from klda.errors import KldaError
 from klda.inspection.refusal import Refusal
-from klda.labels import Label
-from klda.learner.inputs import InputEncoder, Samples
+from klda.labels import Label, check_label_kind, check_labels_known
+from klda.learner.inputs import EncodedSamples, InputEncoder
 from klda.learner.state import State
-from klda.storage import stored
-from klda.undo.reversal import Reversal, are_few, learned_again, part_of, part_of_classes
+from klda.undo.change import UndoableChange, are_few, learned_again, part_of, part_of_classes
 
 # Older entries are dropped: a service that learns all day must not grow forever.
 HISTORY_LENGTH = 1000
@@ -45,7 +44,7 @@ class Draft(State):
         super().__init__(**vars(before) | {"engine": before.engine.copy()})
         self.before, self._inputs = before, inputs
         # The changes made to it, each with the number of samples per class after it.
-        self._done: list[tuple[Reversal, Counts]] = []
+        self._done: list[tuple[UndoableChange, Counts]] = []
 
     def finished(self, action: str, source: str | Path | None, noted: Mapping[str, Any]) -> State:
         """Return the state that takes the place of the one before, with its history written."""
@@ -78,29 +77,31 @@ class Draft(State):
     ) -> None:
         """Take note of a change and of the part that undoes it."""
         packed = None if part is None else part.pack(with_map=kind == "rebuild")
-        change = Reversal(kind=kind, part=packed, **what)
+        change = UndoableChange(kind=kind, part=packed, **what)
         self._done.append((change, after or self.engine.counts))
 
     # ---------------------------------------------------------------- learning
 
     def add(self, rows: Any, labels: Sequence[Label], ids: Any = None) -> None:
         """Learn samples, without a note of what undoes it."""
-        if ids is not None and not self.keeps_all:
+        if ids is not None and not self.engine.keep_all:
             raise KldaError("ids are kept only by a learner made with keep='features'.")
-        self.check_kind(labels, "labels")
+        check_label_kind(self.engine.counts, labels, "labels")
         self.engine.add(self.checked_rows(rows), labels, ids)
 
-    def learn(self, batches: Iterable[Samples], after: Callable[[], None] | None = None) -> None:
+    def learn(
+        self, batches: Iterable[EncodedSamples], after: Callable[[], None] | None = None
+    ) -> None:
         """Learn samples batch by batch, of a stream while it makes the next.
 
         `after` is called after each.
         """
         taught: Rows | None = Rows()  # the samples; None if they take more than the statistics
 
-        def add(samples: Samples) -> None:
+        def add(samples: EncodedSamples) -> None:
             nonlocal taught
             self.add(*samples)
-            if taught is not None and not self.keeps_all:  # a ledger has them all
+            if taught is not None and not self.engine.keep_all:  # a ledger has them all
                 few = are_few(self.engine.model, len(taught) + len(samples.rows))
                 taught = taught.add(samples.rows, samples.labels) if few else None
             if after is not None:
@@ -124,10 +125,10 @@ class Draft(State):
         elif after.rows is None and taught is not None and len(taught) == learned:
             part = replace(after.empty(), rows=taught)
         elif after.rows is not None or any(before.counts.values()):
-            part = after.since(before)
+            part = after.beyond(before)
         self._note("learn", part)  # without one, if it is all of the model, and large
 
-    def learn_parts(self, samples: Samples, sizes: Sequence[int]) -> None:
+    def learn_parts(self, samples: EncodedSamples, sizes: Sequence[int]) -> None:
         """Learn samples as so many changes, each of so many of them."""
         rows, labels, ids = samples
         counts, ends = Counter(self.engine.counts), np.cumsum(sizes).tolist()
@@ -137,7 +138,8 @@ class Draft(State):
         for start, end in zip([0, *ends], ends, strict=False):
             own = slice(start, end)
             counts.update(labels[own])
-            part = part_of(self.engine.model, rows[own], labels[own], ids and ids[own])
+            own_ids = None if ids is None else ids[own]
+            part = part_of(self.engine.model, rows[own], labels[own], own_ids)
             after = dict(sorted(counts.items()))
             self._note("learn", part if self.undo.seconds else None, after)
 
@@ -153,11 +155,11 @@ class Draft(State):
             )
         theirs, declared = other.engine.model, self.names.declared
         if self.engine.is_new:
-            check_same_parameters(self.parameters, other.parameters)
-            seed = other.parameters.random_state
-            self.engine.parameters = replace(self.parameters, random_state=seed)
-            self.engine.model = Model.new(theirs.map, keep_all=self.keeps_all)
-        ours, others = vars(self.parameters), vars(other.parameters)
+            check_same_parameters(self.engine.parameters, other.engine.parameters)
+            seed = other.engine.parameters.random_state
+            self.engine.parameters = replace(self.engine.parameters, random_state=seed)
+            self.engine.model = Model.new(theirs.map, keep_all=self.engine.keep_all)
+        ours, others = vars(self.engine.parameters), vars(other.engine.parameters)
         differ = [f"{n}={others[n]!r}, not {ours[n]!r}" for n in MUST_AGREE if others[n] != ours[n]]
         if differ:
             warnings.warn(
@@ -167,9 +169,12 @@ class Draft(State):
         before = self.engine.model
         self.engine.merge(theirs)
         self.names = self.names.merge(other.names)
-        part = replace(before.empty(), rows=theirs.rows)
-        if theirs.rows is None:
-            part = self.engine.model.since(before)
+        if (rows := theirs.rows) is None:
+            part = self.engine.model.beyond(before)
+        else:
+            if not self.engine.keep_all:  # it took no ids
+                rows = replace(rows, given=np.full(len(rows), None))
+            part = replace(before.empty(), rows=rows)
         new = {k: text for k, text in self.names.declared.items() if k not in declared}
         self._note("learn", part, declared=new)
 
@@ -179,7 +184,7 @@ class Draft(State):
         """Add classes by name, some of them with descriptions."""
         before, self.names = self.names.declared, self.names.declare(classes)
         declared = self.names.declared
-        self.check_kind(list(declared), "classes")
+        check_label_kind(self.engine.counts, declared, "classes")
         self._hint(self._inputs)
         new = {k: v for k, v in declared.items() if before.get(k, ...) != v}
         self._note("declare", declared=new)
@@ -189,7 +194,7 @@ class Draft(State):
         counts = self.engine.counts
         self.names = self.names.only(counts)
         self.refusal = self.refusal and self.refusal.only(counts)
-        can_read = self._inputs.modality == "text" and self.parameters.rule == "auto"
+        can_read = self._inputs.modality == "text" and self.engine.parameters.rule == "auto"
         if not can_read or self.engine.is_new or self.engine.predicts_only:
             return
         try:
@@ -207,7 +212,8 @@ class Draft(State):
     def _hint(self, inputs: InputEncoder | None) -> None:
         """Encode the names that are no hints yet, or with None, only take those that are."""
         engine = self.engine
-        hints = {} if engine.is_new else engine.model.hints.by_label()
+        known = Rows() if engine.is_new else engine.model.hints
+        hints = dict(zip(known.labels.tolist(), known.values, strict=True))
         names, rows = self.names.hints(engine.counts, hints, inputs)
         if rows is not None:
             labels, given = list(rows), np.array(list(rows.values()))
@@ -231,30 +237,21 @@ class Draft(State):
 
     # ---------------------------------------------------------------- forgetting
 
-    def forget_at(self, positions: np.ndarray) -> None:
-        """Forget samples given by their positions among those kept."""
-        model = self.engine.model
-        assert model.rows is not None
-        # Samples that were left out beside these tell nothing of the model without them.
-        self.engine.model = model.remove_at(positions).without_evidence()
-        self._note("forget", replace(model.empty(), rows=model.rows.at(positions)))
-
     def forget_ids(self, ids: Sequence[SampleId]) -> None:
         """Forget samples in the ledger."""
-        self.forget_at((self.engine.model.rows or Rows()).of_ids(ids))
+        model = self.engine.model
+        self.engine.model = model.remove_at((model.rows or Rows()).of_ids(ids))
+        self._note("forget", model.beyond(self.engine.model))
 
     def forget_rows(self, rows: np.ndarray, labels: Sequence[Label], *, verify: bool) -> None:
         """Forget samples given by their features."""
         model = self.engine.model
-        check_removable(self.engine.counts, labels)
-        if model.rows is not None:
-            self.forget_at(model.rows.find(rows, labels))
-            return
-        if verify:
-            self.engine.check_learned(rows, labels)
-        self.engine.remove(rows, labels)
-        few = are_few(model, len(rows))
-        part = part_of(model, rows, labels) if few else model.since(self.engine.model)
+        check_labels_known(model.counts, labels, "labels")
+        self.engine.remove(rows, labels, verify=verify)
+        if model.rows is None and are_few(model, len(rows)):
+            part = part_of(model, rows, labels)
+        else:
+            part = model.beyond(self.engine.model)
         self._note("forget", part)
 
     def forget_classes(self, labels: Iterable[Label]) -> None:
@@ -279,19 +276,20 @@ class Draft(State):
         first, _, _ = next(model.rows.columns())
         backend = choose_backend(parameters.device, parameters.dtype, first)
         empty = Model.new(parameters.feature_map(first, backend), keep_all=True)
-        self._note("rebuild", model.empty(), parameters=self.parameters.stored())
+        self._note("rebuild", model.empty(), parameters=self.engine.parameters.stored())
         self.engine = Engine(parameters, learned_again(model, empty), keep_all=True)
 
     # ---------------------------------------------------------------- undoing
 
-    def turn(self, change: Reversal) -> None:
+    def undo_or_redo(self, change: UndoableChange) -> None:
         """Undo a change, or do it again."""
-        number, parameters = self.next_number, self.parameters.stored()
-        log, model = self.undo.expired().toggle(change, number, self.engine.model, parameters)
+        number, parameters = self.next_number, self.engine.parameters
+        undo = self.undo.expired()
+        log, model = undo.undo_or_redo(change, number, self.engine.model, parameters.stored())
         self.undo, self.refusal = log, log.named.refusal
         self.engine.model = model
         if change.kind == "rebuild":  # nothing solved before is of use
-            before = stored.parameters({**change.parameters, "device": self.parameters.device})
+            before = Parameters.of_stored({**change.parameters, "device": parameters.device})
             self.engine = Engine(before, model, keep_all=True)
         in_use = {**change.in_use, **self.names.in_use}
         self.names = replace(self.names, declared=log.named.declared, in_use=in_use)

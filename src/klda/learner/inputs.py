@@ -23,7 +23,7 @@ DETAILS = ("revision", "pooling", "layers", "dimension")  # of a foundation mode
 Labels = Sequence[Label] | np.ndarray
 
 
-class Samples(NamedTuple):
+class EncodedSamples(NamedTuple):
     """Feature rows with their labels, checked where they came in."""
 
     rows: np.ndarray
@@ -49,6 +49,7 @@ class InputEncoder:
         encoder: encoders.Encoder | None = None,
     ) -> None:
         self.fingerprint, self.options = fingerprint, options
+        self.modality: str = fingerprint["modality"]  # "text", "image" or "features"
         self._encoder = encoder
         self._warned = False  # that texts are too long
 
@@ -78,11 +79,6 @@ class InputEncoder:
         )
 
     @property
-    def modality(self) -> str:
-        """What it takes: ``"text"``, ``"image"`` or ``"features"``."""
-        return str(self.fingerprint["modality"])
-
-    @property
     def blocks(self) -> tuple[int, ...] | None:
         """Widths of the earlier layers together and of the last, where there are several."""
         layers = self.fingerprint["layers"]
@@ -105,7 +101,7 @@ class InputEncoder:
         return self.encoder.encode(self._taken(inputs, text), progress=progress)
 
     def _taken(self, inputs: Any, text: str | Sequence[str] | None = None) -> Any:
-        is_table = isinstance(inputs, Path) or (is_frame(inputs) and self.modality == "text")
+        is_table = isinstance(inputs, Path) or (self.modality == "text" and is_frame(inputs))
         if text is not None or is_table:
             batches = self._of_table(inputs, Layout(text), labels=False)
             inputs = [value for some, _ in batches for value in some]
@@ -129,7 +125,7 @@ class InputEncoder:
             batches = open_frame(table, **options).batches(labels=labels)
         return ((batch.inputs, batch.labels) for batch in batches)
 
-    def samples(
+    def encoded_batches(
         self,
         inputs: Any,
         labels: Any = None,
@@ -139,7 +135,7 @@ class InputEncoder:
         *,
         ignore_case: bool = False,
         progress: Show = False,
-    ) -> Iterator[Samples]:
+    ) -> Iterator[EncodedSamples]:
         """Check and encode inputs and their labels, one batch at a time.
 
         Without labels: those of a table, or an iterable of (inputs, labels) or (inputs, labels,
@@ -167,12 +163,12 @@ class InputEncoder:
         show = (lambda n, note="": progress(done + n)) if callable(progress) else progress
         for given, names, own_ids in map(self._checked, batches):
             rows = self.encoder.encode(given, progress=show)
+            check_one_each(rows, names)
             done += len(rows)
             if callable(progress):
                 progress(done)
-            check_one_each(rows, names)
             found = names if fold is None else list(map(fold, names))
-            yield Samples(rows.copy() if reused else rows, found, own_ids)
+            yield EncodedSamples(rows.copy() if reused else rows, found, own_ids)
 
     def _checked(self, batch: Any) -> tuple[Any, list[Label], Sequence[str] | None]:
         if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
@@ -181,7 +177,10 @@ class InputEncoder:
                 "(inputs, labels) pairs."
             )
         ids = list(batch[2]) if len(batch) == 3 and batch[2] is not None else None
-        return self._taken(batch[0]), label_list(batch[1]), ids
+        inputs, labels = self._taken(batch[0]), label_list(batch[1])
+        if self.modality != "features":  # whose shape is checked first
+            check_one_each(inputs, labels)
+        return inputs, labels, ids
 
     def _warn_of_long(self, texts: Sequence[str]) -> None:
         """Say once that of some texts only the beginning is read."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,18 +16,28 @@ import numpy as np
 from klda import encoders
 from klda.data import Layout
 from klda.encoders.encoder import gamma_for
-from klda.engine.checks import check_labels_known, checked_name
+from klda.engine.arrays import Packed
 from klda.engine.engine import Engine
 from klda.engine.parameters import Parameters
 from klda.engine.rows import SampleId
 from klda.errors import KldaError
 from klda.inspection.refusal import Refusal, Tuning
-from klda.labels import Label, SimilarClassWarning, as_list, as_python, check_one_each, did_you_mean
+from klda.labels import (
+    Label,
+    SimilarClassWarning,
+    as_list,
+    as_python,
+    check_labels_known,
+    check_one_each,
+    checked_name,
+    did_you_mean,
+)
+from klda.learner.answerer import Answerer
 from klda.learner.class_names import ClassNames
 from klda.learner.draft import Draft
-from klda.learner.inputs import InputEncoder, Labels, Samples, check_same_features
-from klda.learner.saving import PersistentModel
+from klda.learner.inputs import EncodedSamples, InputEncoder, Labels, check_same_features
 from klda.learner.state import State, chosen_parameters
+from klda.storage import folder
 from klda.undo.log import KEPT_SECONDS, UndoLog
 
 
@@ -33,7 +45,7 @@ class ForgetTraceWarning(UserWarning):
     """A class was dropped from the answers, but the shared covariance keeps a trace of it."""
 
 
-class Learner(PersistentModel):
+class Learner(Answerer):
     """Learns classes of texts or images at any time, without forgetting the ones before.
 
     A call that changes the learner returns it, and changes it completely or, when it raises or is
@@ -62,6 +74,12 @@ class Learner(PersistentModel):
     **options
         Passed to :func:`klda.encoders.load`: ``device``, ``layers``, ``batch_size``, ``prompt`` and
         others. By default ``layers="auto"``: the layers that suit the named model best.
+
+    Attributes
+    ----------
+    extras : dict
+        JSON values that other programs, such as the service, keep in the model folder. Later saves
+        to that folder keep them.
 
     Examples
     --------
@@ -99,7 +117,21 @@ class Learner(PersistentModel):
             names=ClassNames(enabled=bool(names)),
             undo=UndoLog(undo),
         )
-        super().__init__(inputs, state, {})
+        self._begin(inputs, state, {})
+
+    def _begin(self, inputs: InputEncoder, state: State, extras: Mapping[str, Any]) -> None:
+        """Set what a new learner has, or one that is loaded."""
+        super().__init__(inputs, state)
+        self.extras: dict[str, Any] = dict(extras)
+        self._origin: tuple[Path, str] | None = None  # the folder, and the generation in it
+        self._lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.RLock()
 
     @property
     def next_number(self) -> int:
@@ -166,7 +198,7 @@ class Learner(PersistentModel):
             Show a progress bar if standard error is a terminal.
         """
         how: Any = {"ignore_case": ignore_case, "progress": progress}
-        samples: Iterable[Samples] = self.inputs.samples(
+        samples: Iterable[EncodedSamples] = self.inputs.encoded_batches(
             inputs, labels, Layout(text, label), self.classes, ids, **how
         )
         if labels is not None:
@@ -221,7 +253,8 @@ class Learner(PersistentModel):
         """Warn of new classes that look like others: what was meant is probably the larger one."""
         counts, known = draft.engine.counts, self.classes
         new = [label for label in counts if label not in known]
-        if similar := self.similar_classes(sorted(new, key=counts.__getitem__, reverse=True)):
+        largest_first = sorted(new, key=counts.__getitem__, reverse=True)
+        if new and (similar := self.similar_classes(largest_first)):
             warnings.warn(did_you_mean(similar), SimilarClassWarning, stacklevel=3)
 
     def declare(self, classes: Label | Sequence[Label] | Mapping[Label, str | None]) -> Self:
@@ -292,7 +325,7 @@ class Learner(PersistentModel):
         if not names:
             raise KldaError("labels is empty: name at least one class to forget.")
         with self.changing("forget", source, undo=undo) as draft:
-            check_labels_known(np.array([*self.classes]), names, "labels")
+            check_labels_known(self.classes, names, "labels")
             if traces := self.traces_of(names):
                 some = ", ".join(map(repr, traces[:3])) + (", ..." if len(traces) > 3 else "")
                 warnings.warn(
@@ -370,8 +403,7 @@ class Learner(PersistentModel):
         had been learned as that class.
         """
         with self.changing("rename", f"{old} -> {new}") as draft:
-            known = np.array([*self.classes])
-            draft.rename(*checked_name(known, as_python(old), new, merge=merge))
+            draft.rename(*checked_name(self.classes, old, new, merge=merge))
         return self
 
     def merge(self, other: Learner, *, allow_same: bool = False) -> Self:
@@ -410,7 +442,7 @@ class Learner(PersistentModel):
         with self._lock:
             change = self._state.undo.expired().find(number)
             with self.changing("undo", undoes=change.latest) as draft:
-                draft.turn(change)
+                draft.undo_or_redo(change)
             entries = {entry["number"]: entry for entry in self._state.history}
             return dict(entries.get(change.latest, {"number": change.number}))
 
@@ -445,3 +477,175 @@ class Learner(PersistentModel):
             with self.changing("rebuild") as draft:
                 draft.rebuild(given)
         return self
+
+    # ---------------------------------------------------------------- copies and storage
+
+    def copy(self) -> Self:
+        """Return an independent copy; it shares all that never changes."""
+        with self._lock:
+            twin = copy.copy(self)
+            twin.extras = dict(self.extras)
+            return twin
+
+    def ready(self) -> Self:
+        """Return a copy that has solved what it learned: its next change need not wait for that."""
+        twin, engine = self.copy(), self.engine.copy()
+        engine.solved_rule()  # also where the solution was stored
+        twin._state = replace(twin._state, engine=engine)
+        return twin
+
+    def frozen(self) -> Answerer:
+        """Return what answers as this learner does now, whatever is learned here later.
+
+        It has the methods that answer, and none that changes it.
+        """
+        with self._lock:
+            engine = self.engine.frozen()
+            return Answerer(self.inputs, replace(self._state, engine=engine))
+
+    @property
+    def origin(self) -> Path | None:
+        """The model folder that this learner was loaded from or last saved to."""
+        return None if self._origin is None else self._origin[0]
+
+    def pack(self, *, compact: bool = False, solved: bool = True) -> Packed:
+        """Return the arrays and the document that :meth:`save` writes.
+
+        Later changes leave them alone, so another thread can write them with
+        `klda.storage.folder.save`. With ``solved=False`` they hold only what learning needs, and
+        nothing is solved.
+        """
+        return self._state.pack(self.foundation, compact=compact, solved=solved)
+
+    @classmethod
+    def unpack(
+        cls,
+        content: folder.StoredModel,
+        *,
+        model: str | Path | encoders.Encoder | None = None,
+        **options: Any,
+    ) -> Self:
+        """Return the learner that `pack` described; parameters as for :meth:`load`.
+
+        Raises `ValueError` if its parts can't belong together.
+        """
+        state, document = State.unpack(content, options.get("device"))
+        inputs = InputEncoder.of_stored(document["foundation_model"], options, model)
+        learner = object.__new__(cls)  # its own __init__ makes a new model
+        learner._begin(inputs, state, document.get("extras", {}))
+        return learner
+
+    def push_to_hub(
+        self,
+        name: str,
+        *,
+        private: bool = True,
+        token: str | None = None,
+        message: str | None = None,
+    ) -> str:
+        """Upload the learner to the Hugging Face Hub, with a model card.
+
+        Parameters
+        ----------
+        name : str
+            Name on the hub, as ``"user/model"``. What is there is replaced in one commit.
+        private : bool
+            Whether a new model on the hub is visible to its owner alone.
+        token : str, optional
+            Access token; by default the one of ``hf auth login``.
+        message : str, optional
+            Commit message.
+
+        Returns the address of the commit.
+        """
+        from klda.export import hub
+
+        twin = self.copy()
+        # The features in it are nobody else's business.
+        undo = self._state.undo
+        twin._state = replace(self._state, undo=UndoLog(undo.seconds, first=undo.named))
+        return hub.push(twin.save, name, private=private, token=token, message=message)
+
+    @classmethod
+    def from_pretrained(
+        cls, name: str | Path, *, revision: str | None = None, token: str | None = None, **load: Any
+    ) -> Self:
+        """Load a model folder, or a model from the Hugging Face Hub, as ``"user/model"``.
+
+        `revision` is a branch, tag or commit there, and `token` as for :meth:`push_to_hub`; more
+        parameters are those of :meth:`load`.
+        """
+        from klda.export import hub
+
+        if not Path(name).is_dir():
+            name = hub.download(str(name), revision=revision, token=token)
+        return cls.load(name, **load)
+
+    def save(self, path: str | Path, *, compact: bool = False, overwrite: bool = False) -> None:
+        """Save to a model folder, atomically.
+
+        Parameters
+        ----------
+        path : str or Path
+            The folder; created if it does not exist.
+        compact : bool
+            Write only what answering needs: small, but it can't learn any more. A ledger is left
+            out too. Not to a folder that holds a model that can learn.
+        overwrite : bool
+            Replace whatever model the folder holds. By default only the one that this learner was
+            loaded from or saved as, and not if someone else has saved it since.
+        """
+        at = Path(path).resolve()
+        if not self.classes:
+            raise KldaError("This learner has no classes: learn something before saving it.")
+        if compact and folder.exists(at) and not folder.load(at).document.get("compact"):
+            raise folder.ModelExistsError(
+                f"compact=True: {at} holds a model that can learn, and a compact one in its place "
+                "could not. Save the compact one to another folder."
+            )
+        origin, own = self._origin or (None, folder.NOTHING)
+        replaces = None if overwrite else own if origin == at else folder.NOTHING
+        folder.check_replaceable(at, replaces)
+        arrays, document = self.pack(compact=compact)
+        # What others keep in the folder that it came from stays there.
+        extras = self.extras if origin in (at, None) else {}
+        if extras and not compact:
+            document["extras"] = dict(extras)
+        try:
+            saved = folder.save(at, arrays, document, replaces=replaces)
+        except folder.UnconfirmedSaveError as error:  # it may not be on the disk yet
+            if not compact:
+                self.extras, self._origin = extras, (at, error.generation)
+            raise
+        if not compact:
+            self.extras, self._origin = extras, (at, saved.generation)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        model: str | Path | encoders.Encoder | None = None,
+        verify: bool = False,
+        **options: Any,
+    ) -> Self:
+        """Load a learner as it was saved: arrays are mapped, and the encoder is opened when used.
+
+        Parameters
+        ----------
+        path : str or Path
+            The folder.
+        model : str, Path or Encoder, optional
+            Where to find the foundation model, if not where the model folder says. It must be the
+            same one: its weights are compared.
+        verify : bool
+            Read every file and compare its checksum; by default files of up to 1 MiB only.
+        **options
+            Passed to :func:`klda.encoders.load`: ``device``, ``batch_size``,
+            ``trust_remote_code`` (never taken from the model folder).
+        """
+        content = folder.load(path, verify=verify)
+        with folder.folder_damage_named(Path(path)):
+            learner = cls.unpack(content, model=model, **options)
+        learner._origin = (Path(path).resolve(), content.generation)
+        return learner

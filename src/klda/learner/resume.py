@@ -21,7 +21,6 @@ from typing import Any
 from klda.data import Batch, Position, Table, identity
 from klda.errors import KldaError
 from klda.learner.learner import Learner
-from klda.learner.saving import pack_state, unpack_state
 from klda.learner.state import State
 from klda.progress import Show
 from klda.storage import folder as folders
@@ -204,7 +203,7 @@ class ResumableLearn:
         with learner.changing("learn", source, **noted) as draft:
             if self._stored is not None:
                 with folders.folder_damage_named(self._at):
-                    state, _ = unpack_state(self._stored, learner.parameters.device)
+                    state, _ = State.unpack(self._stored, learner.parameters.device)
                 self._check(_differences(_options(state), _options(draft)))
                 draft.engine, draft.names = state.engine, state.names
             before = learner.samples
@@ -225,12 +224,12 @@ class ResumableLearn:
                     self._save_checkpoint(draft, learner.foundation)
 
             self._due = time.monotonic() + self.every
-            draft.learn(learner.inputs.samples(read(), progress=progress), note)
+            draft.learn(learner.inputs.encoded_batches(read(), progress=progress), note)
 
     def _save_checkpoint(self, draft: State, foundation: dict[str, Any]) -> None:
         start = time.monotonic()
         try:
-            arrays, document = pack_state(draft, foundation, solved=False)
+            arrays, document = draft.pack(foundation, solved=False)
             folders.save(self._at, arrays, document | {"learning": asdict(self._progress)})
         except folders.ModelFolderError as error:
             warnings.warn(f"{error} Learning goes on.", CheckpointWarning, stacklevel=2)
@@ -272,6 +271,6 @@ def _differences(then: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
 
 def _options(state: State) -> dict[str, Any]:
     """Return what a model was made with, but for the device, which may be another one."""
-    parameters = state.parameters.stored()
+    parameters = state.engine.parameters.stored()
     del parameters["device"]
-    return {"keep": "features" if state.keeps_all else None} | parameters
+    return {"keep": "features" if state.engine.keep_all else None} | parameters

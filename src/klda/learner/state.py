@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from klda.checks import REFUSED, check_fraction
-from klda.engine.arrays import on_cpu
-from klda.engine.checks import check_label_kind, check_rows
+from klda.engine.arrays import Packed, on_cpu
+from klda.engine.checks import check_calibrated, check_rows
 from klda.engine.engine import Engine
 from klda.engine.model import Model
 from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows
 from klda.engine.solution import Solution
 from klda.errors import KldaError
+from klda.inspection.quality import quality_of
 from klda.inspection.refusal import Refusal
-from klda.labels import Label
 from klda.learner.class_names import ClassNames
-from klda.undo.log import UndoLog
+from klda.storage import folder, former_versions
+from klda.undo.change import Named
+from klda.undo.log import KEPT_SECONDS, UndoLog
 
 # A fraction of known inputs that may be rejected; None or True: as tuned, or 0.05; False: none.
 Reject = float | bool | None
@@ -47,16 +49,6 @@ class State:
     next_number: int = 1  # of a change
 
     @property
-    def parameters(self) -> Parameters:
-        """How the engine solves what it learned."""
-        return self.engine.parameters
-
-    @property
-    def keeps_all(self) -> bool:
-        """Whether the rows of all samples are kept: the ledger."""
-        return self.engine.keep_all
-
-    @property
     def model(self) -> Model | None:
         """What was learned; None before anything was."""
         return None if self.engine.is_new else self.engine.model
@@ -64,7 +56,7 @@ class State:
     @property
     def ledger(self) -> Rows | None:
         """Features, labels and ids of the samples learned, if all are kept."""
-        if not self.keeps_all or self.engine.predicts_only:
+        if not self.engine.keep_all or self.engine.predicts_only:
             return None
         return Rows.halved() if self.engine.is_new else self.engine.model.rows
 
@@ -92,8 +84,7 @@ class State:
 
     def solved(self, *, calibrated: bool = False) -> Solution:
         """Return the classifier."""
-        # Not `engine.counts`: that names every class, and one answer needs none of their names.
-        if self.engine.is_new or not len(self.engine.summary.classes):
+        if not self.engine.counts:
             raise KldaError("This learner has no classes yet: learn something before asking it.")
         return self.engine.calibrated() if calibrated else self.engine.solution()
 
@@ -120,21 +111,12 @@ class State:
     def check_can_reject(self, reject: Reject) -> None:
         """Raise if nothing tells known inputs from unknown ones."""
         check_reject(reject)
-        if not self.parameters.calibrated:
-            raise KldaError(
-                "calibrated=False: without it nothing tells known inputs from unknown ones. Make "
-                "the learner with calibrated=True."
-            )
-
-    def check_kind(self, labels: Sequence[Label], parameter: str) -> None:
-        """Raise if labels are strings where the known ones are integers, or the other way round."""
-        if not self.engine.is_new:
-            check_label_kind(self.engine.summary.classes[:1], labels, parameter)
+        check_calibrated(self.engine.parameters)
 
     def checked_rows(self, rows: Any) -> np.ndarray:
         """Return feature rows in the learner's precision; raise if they can't be used."""
         try:
-            rows = np.asarray(on_cpu(rows), self.parameters.dtype)
+            rows = np.asarray(on_cpu(rows), self.engine.parameters.dtype)
         except (TypeError, ValueError) as error:
             raise KldaError(f"rows can't be used: {error}; give rows of numbers.") from error
         if rows.ndim != 2 or not len(rows):
@@ -142,13 +124,79 @@ class State:
                 f"rows has the shape {rows.shape}; give one row of features per sample, and at "
                 "least one."
             )
-        if not self.engine.is_new and rows.shape[1] != (width := self.engine.summary.n_features):
+        if (width := self.engine.width) not in (None, rows.shape[1]):
             raise KldaError(
                 f"inputs has rows of {rows.shape[1]} features, but this learner's have {width}: "
                 "compute them with the same foundation model."
             )
         check_rows(rows, "inputs")
         return rows
+
+    # ---------------------------------------------------------------- storage
+
+    def pack(
+        self, foundation: Mapping[str, Any], *, compact: bool = False, solved: bool = True
+    ) -> Packed:
+        """Return the arrays and the document that a model folder holds; see `Learner.pack`."""
+        packed = Packed({}, {"compact": compact, "keeps": {}})
+        if not self.engine.is_new:
+            packed = self.engine.pack(compact=compact, solved=solved)
+        counts = self.engine.counts
+        document = {
+            "compact": compact,
+            "samples": sum(counts.values()),
+            "classes": {str(label): count for label, count in counts.items()},
+            "parameters": self.engine.parameters.stored(),
+            "engine": packed.meta,
+            "history": list(self.history),
+            "names": self.names.pack(),
+            "keep": "features" if self.engine.keep_all else None,
+            "foundation_model": foundation,
+        }
+        if self.refusal is not None:
+            document["refusal"] = self.refusal.pack()
+        packed, undo = Packed(packed.arrays, document), self.undo.expired()
+        if (undo.changes or undo.seconds != KEPT_SECONDS) and not compact:
+            packed.put("undo", undo.pack())
+        if solved:
+            document["quality"] = quality_of(self.engine.calibrated()).summary()
+        return packed
+
+    @classmethod
+    def unpack(
+        cls, content: folder.StoredModel, device: str | None = None
+    ) -> tuple[State, dict[str, Any]]:
+        """Return what a folder holds, and the document in the form of this version."""
+        document, arrays = former_versions.current(content)
+        here = {} if device is None else {"device": device}
+        parameters = Parameters.of_stored(document["parameters"] | here)
+        keep_all = document["keep"] is not None
+        engine = Engine(parameters, keep_all=keep_all)
+        if {"model", "solution"} & document["engine"].keys():  # it has learned something
+            engine = Engine.unpack(arrays, document["engine"], parameters, keep_all=keep_all)
+        counts = engine.counts
+        named = {str(label): count for label, count in counts.items()}
+        found = (document["classes"], document["samples"], document["compact"])
+        if found != (named, sum(counts.values()), document["engine"]["compact"]):
+            raise ValueError("its parts do not agree with each other")
+        hints = document["engine"].get("model", {}).get("hints", {})
+        names = ClassNames.unpack(document.get("names"), hints.get("labels", ()))
+        refusal = None
+        if "refusal" in document:
+            refusal = Refusal.unpack(document["refusal"]).only(counts)
+        undo = UndoLog(first=Named(names.declared, refusal))
+        if "undo" in document:
+            undo = UndoLog.unpack(*Packed(arrays, document).part("undo"), undo.first)
+        history = document["history"]
+        state = cls(
+            engine=engine,
+            names=names,
+            undo=undo,
+            history=history,
+            refusal=refusal,
+            next_number=int(history[-1]["number"]) + 1 if history else 1,
+        )
+        return state, document
 
 
 def chosen_parameters(classifier: Any, default: Parameters, **changes: Any) -> Parameters:

@@ -77,8 +77,9 @@ class TextClassifier(ClassifierMixin, BaseEstimator):
 
     def _new(self) -> Learner:
         options = {"layers": self.layers, "device": self.device, "batch_size": self.batch_size}
-        vectorizer = Vectorizer(self.model, prompt=self.prompt, **options)
-        return Learner(vectorizer.encoder, classifier=self.classifier, names=self.names, undo=0)
+        encoder = Vectorizer(self.model, prompt=self.prompt, **options).encoder
+        how: Any = {"names": self.names, "device": self.device, "undo": 0}
+        return Learner(encoder, classifier=self.classifier, **how)
 
     @property
     def classes_(self) -> np.ndarray:

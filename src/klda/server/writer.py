@@ -30,7 +30,6 @@ from klda.server.snapshot import Snapshot
 from klda.server.update import make, replay
 from klda.server.workers import lower_priority, settle
 from klda.storage import folder as storage
-from klda.storage.stored import numbered
 
 MAX_GROUP_ROWS = 2048  # of learns that are made together
 FOREVER = 1e12  # seconds
@@ -211,8 +210,8 @@ class Writer:
             document = storage.load(model).document
             with storage.folder_damage_named(model):
                 bookmark = Bookmark.of(document.get("extras", {}))
-                history = numbered(document["history"])
-                last = int(history[-1]["number"]) if history else 0
+                history = document["history"]  # without numbers in folders of version 0.2.0
+                last = int(history[-1].get("number", len(history))) if history else 0
             if discard:
                 bookmark = Bookmark(bookmark.position)
                 set_aside(model)

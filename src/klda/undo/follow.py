@@ -11,7 +11,7 @@ from klda.engine.statistics import Scatter
 from klda.errors import KldaError
 from klda.inspection.refusal import Refusal
 from klda.labels import Label
-from klda.undo.reversal import Reversal, unpacked
+from klda.undo.change import UndoableChange
 
 
 class UndoError(KldaError):
@@ -19,8 +19,13 @@ class UndoError(KldaError):
 
 
 def follow(
-    changes: Sequence[Reversal], change: Reversal, part: Model, model: Model, *, adds: bool
-) -> tuple[tuple[Reversal, ...], Model]:
+    changes: Sequence[UndoableChange],
+    change: UndoableChange,
+    part: Model,
+    model: Model,
+    *,
+    adds: bool,
+) -> tuple[tuple[UndoableChange, ...], Model]:
     """Give the samples of a change the labels that they have by now, through later renames.
 
     They are about to be added to the model, or taken from it, and so they are to the parts of these
@@ -39,7 +44,7 @@ def follow(
             continue
         old, new = later.renamed
         if old in part.counts:
-            own = part.drop(old)[1]
+            own = part.split(old)[1]
             if own.counts.get(old):
                 found[i] = _with_samples(later, own, model, adds=adds)
             part = part.rename(old, new)
@@ -52,8 +57,8 @@ def follow(
 
 
 def rename_later(
-    changes: Sequence[Reversal], number: int, old: Label, new: Label
-) -> Iterator[Reversal]:
+    changes: Sequence[UndoableChange], number: int, old: Label, new: Label
+) -> Iterator[UndoableChange]:
     """Yield changes with a class renamed in thresholds that were set after a change."""
     for each in changes:
         if each.refusal and each.number > number:
@@ -62,14 +67,14 @@ def rename_later(
         yield each
 
 
-def _forgotten(later: Reversal, part: Model, model: Model, *, adds: bool) -> str:
+def _forgotten(later: UndoableChange, part: Model, model: Model, *, adds: bool) -> str:
     """Say what was forgotten that is needed to add or remove samples; "" if nothing was."""
     for label in part.counts:
         if label in later.dropped:
             return f"the class {label!r} was forgotten"
     # Where the model has its rows, these tell.
     if not adds and later.part is not None and model.rows is None:
-        removed = unpacked(later.part, model)
+        removed = Model.unpack(*later.part, model.backend, model.map)
         for label in removed.counts.keys() & part.counts.keys():
             if _may_share(removed.rows, part.rows, label):
                 return f"samples of class {label!r} were forgotten"
@@ -84,17 +89,19 @@ def _may_share(some: Rows | None, others: Rows | None, label: Label) -> bool:
     return bool((others.match(own.values, own.labels.tolist()) >= 0).any())
 
 
-def _with_samples(rename: Reversal, own: Model, model: Model, *, adds: bool) -> Reversal:
+def _with_samples(
+    rename: UndoableChange, own: Model, model: Model, *, adds: bool
+) -> UndoableChange:
     """Return a rename after samples were added to the class that it renamed, or taken from it."""
     if rename.part is None:
         return rename
-    part = unpacked(rename.part, model)
+    part = Model.unpack(*rename.part, model.backend, model.map)
     if part.rows is None and own.rows is not None:
         own = replace(own, rows=None, counted=own.statistics)
     if part.rows is not None and own.rows is None:
         part = replace(part, rows=None, counted=part.statistics)
     part = part.merge(own) if adds else part.subtract(own)
-    if part.counted is not None and part.rows is None:  # a rename leaves the scatter as it is
+    if part.rows is None:  # a rename leaves the scatter as it is
         nothing = Scatter(model.backend, model.map.n_components)
-        part = replace(part, counted=replace(part.counted, scatter=nothing, n_scattered=0))
+        part = replace(part, counted=replace(part.statistics, scatter=nothing, n_scattered=0))
     return replace(rename, part=part.pack(with_map=False))

@@ -12,14 +12,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from klda.engine.arrays import Packed
 from klda.engine.model import Model
 from klda.errors import KldaError
-from klda.undo.reversal import Packed, Reversal, unpacked
+from klda.undo.change import UndoableChange
 
 MEANS_DIFFER = 1e-3  # relative: the rows of a class are not those that its statistics were made of
 
 
-def active(changes: Sequence[Reversal]) -> frozenset[int]:
+def active(changes: Sequence[UndoableChange]) -> frozenset[int]:
     """Return the numbers of the changes that a model has."""
     return frozenset(each.number for each in changes if each.is_active)
 
@@ -32,13 +33,13 @@ class KeptRows:
     part: Packed
     active: frozenset[int]  # numbers of the changes that the model had
 
-    def restored(self, model: Model, changes: Sequence[Reversal]) -> Model:
+    def restored(self, model: Model, changes: Sequence[UndoableChange]) -> Model:
         """Return a model that has become small again, with its samples if these are known.
 
         They are the samples kept, without the changes that were undone since, with those that were
         made since.
         """
-        now, rows = active(changes), unpacked(self.part, model)
+        now, rows = active(changes), Model.unpack(*self.part, model.backend, model.map)
         try:
             for each in reversed(changes):
                 if each.number in self.active - now:
@@ -55,19 +56,19 @@ class KeptRows:
         return rows if _is_same(rows, model) else model
 
     def _changed(
-        self, rows: Model, change: Reversal, changes: Sequence[Reversal], model: Model
+        self, rows: Model, change: UndoableChange, changes: Sequence[UndoableChange], model: Model
     ) -> Model:
         """Return samples after a change."""
         if change.renamed and change.renamed[0] in rows.counts:
             return rows.rename(*change.renamed)
         if change.kind == "forget" and change.dropped:
             for label in change.dropped:
-                rows = rows.drop(label)[0] if label in rows.counts else rows
+                rows = rows.split(label)[0] if label in rows.counts else rows
             return rows
         return _moved(rows, *self._sides(change, changes, model))
 
     def _sides(
-        self, change: Reversal, changes: Sequence[Reversal], model: Model
+        self, change: UndoableChange, changes: Sequence[UndoableChange], model: Model
     ) -> list[Model | None]:
         """Return what a change removed and added, labelled as when the samples were kept."""
         sides = list(change.sides(model))

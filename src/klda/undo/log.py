@@ -19,17 +19,15 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
-import numpy as np
-
-from klda.engine.arrays import add_prefix, strip_prefix
-from klda.engine.checks import check_label_kind
+from klda.engine.arrays import Arrays, Meta, Packed, add_prefix, strip_prefix
 from klda.engine.model import Model
 from klda.engine.rows import NotLearnedError
 from klda.errors import KldaError
 from klda.inspection.refusal import Refusal
+from klda.labels import check_label_kind
+from klda.undo.change import Named, UndoableChange, learned_again, size_of
 from klda.undo.follow import UndoError, follow, rename_later
 from klda.undo.kept_rows import KeptRows, active
-from klda.undo.reversal import Named, Packed, Reversal, learned_again, size_of, unpacked
 
 KEPT_SECONDS = 24 * 3600.0
 MOST_CHANGES = 200
@@ -42,7 +40,7 @@ class UndoLog:
     """The latest changes with what undoes each; never changed, each verb returns another."""
 
     seconds: float = KEPT_SECONDS  # how long changes can be undone
-    changes: tuple[Reversal, ...] = ()
+    changes: tuple[UndoableChange, ...] = ()
     first: Named = field(default_factory=Named)  # what was said of classes before them
     kept: KeptRows | None = None
 
@@ -52,7 +50,7 @@ class UndoLog:
 
     # ---------------------------------------------------------------- what can be undone
 
-    def find(self, number: int | None) -> Reversal:
+    def find(self, number: int | None) -> UndoableChange:
         """Return the change that is undone by undoing an entry of the history, or the last one."""
         for each in reversed(self.changes):
             if number in (each.number, *each.toggles) or (number is None and each.is_active):
@@ -63,7 +61,7 @@ class UndoLog:
             raise UndoError(f"There is no change {number} to undo: {self.limits}.")
         if not each.is_kept:
             raise UndoError(f"Change {each.number} is too large to be undone: {self.limits}.")
-        if number not in (None, each.latest):
+        if number not in (None, each.latest, *each.toggles[-1:]):  # or a redo
             again = f"; undo change {each.latest} to do it again" if number == each.number else ""
             raise UndoError(f"Change {number} was undone already{again}.")
         return each
@@ -96,16 +94,16 @@ class UndoLog:
 
     # ---------------------------------------------------------------- what is kept
 
-    def add(self, change: Reversal, before: Model | None, after: Model) -> UndoLog:
+    def add(self, change: UndoableChange, before: Model | None, after: Model) -> UndoLog:
         """Return the log with a change that made one model of another."""
         if not self.seconds:
             return replace(self, first=change.after(self.first))
         if size_of(change.part) > MOST_BYTES // 2:
             change = replace(change, part=None)
-        log = self if before is None else self._crossed(change.number, before, after)
+        log = self if before is None else self._keeping_rows(change.number, before, after)
         return replace(log, changes=(*log.changes, replace(change, when=time.time()))).expired()
 
-    def _crossed(self, number: int, before: Model, after: Model) -> UndoLog:
+    def _keeping_rows(self, number: int, before: Model, after: Model) -> UndoLog:
         """Return the log with the samples of a model that a change made too large to keep them."""
         if before.rows is None or after.rows is not None:
             return self
@@ -135,8 +133,8 @@ class UndoLog:
 
     # ---------------------------------------------------------------- undoing
 
-    def toggle(
-        self, change: Reversal, number: int, model: Model, parameters: Mapping[str, Any]
+    def undo_or_redo(
+        self, change: UndoableChange, number: int, model: Model, parameters: Mapping[str, Any]
     ) -> tuple[UndoLog, Model]:
         """Undo a change, or do it again if it was undone; return the log and the model after.
 
@@ -161,7 +159,7 @@ class UndoLog:
                 log, found = replace(log, changes=changes), found.subtract(gone)
             if back is not None:
                 changes, back = follow(log.changes, change, back, model, adds=True)
-                check_label_kind(found.classes[:1], list(back.counts), f"change {change.number}")
+                check_label_kind(found.counts, back.counts, f"change {change.number}")
                 log, found = replace(log, changes=changes), found.merge(back)
         except NotLearnedError:
             raise UndoError(
@@ -171,11 +169,11 @@ class UndoLog:
         is_small = found.rows is None and 0 < sum(found.counts.values()) <= found.most_rows
         if is_small and log.kept is not None:
             found = log.kept.restored(found, log.changes)
-        log = log._crossed(number, model, found)
+        log = log._keeping_rows(number, model, found)
         # Samples that were left out with others beside them than it has now tell nothing of it.
         return log, found.without_evidence()
 
-    def _check_latest(self, change: Reversal) -> None:
+    def _check_latest(self, change: UndoableChange) -> None:
         for later in self.changes:
             if later.kind == change.kind and later.is_active and later.number > change.number:
                 what = "thresholds" if change.kind == "tune" else "parameters"
@@ -185,14 +183,14 @@ class UndoLog:
                 )
 
     def _exchange(
-        self, change: Reversal, model: Model, now: Mapping[str, Any]
+        self, change: UndoableChange, model: Model, now: Mapping[str, Any]
     ) -> tuple[UndoLog, Model]:
         """Return the log with the parameters of now, and the model with those of a change."""
         assert change.part is not None
-        found = learned_again(model, unpacked(change.part, model, own_map=True))
+        found = learned_again(model, Model.unpack(*change.part, model.backend))
         return self._with(replace(change, parameters=now, part=model.empty().pack())), found
 
-    def _with(self, change: Reversal) -> UndoLog:
+    def _with(self, change: UndoableChange) -> UndoLog:
         """Return the log with a change in the place of the one with its number."""
         same = change.number
         changes = tuple(change if each.number == same else each for each in self.changes)
@@ -202,13 +200,13 @@ class UndoLog:
 
     def pack(self) -> Packed:
         """Return named arrays and JSON-able values."""
-        arrays: dict[str, np.ndarray] = {}
+        arrays: dict[str, Any] = {}
         changes = []
         for each in self.changes:
             values = each.pack()
             if each.part is not None:
-                own, values["part"] = each.part
-                arrays |= add_prefix(f"{each.number}/", own)
+                values["part"] = each.part.meta
+                arrays |= add_prefix(f"{each.number}/", each.part.arrays)
             changes.append(values)
         meta = {
             "format": FORMAT,
@@ -218,24 +216,24 @@ class UndoLog:
             "refusal": self.first.refusal and self.first.refusal.pack(),
         }
         if (kept := self.kept) is not None:
-            arrays |= add_prefix("kept/", kept.part[0])
+            arrays |= add_prefix("kept/", kept.part.arrays)
             numbers = {"number": kept.number, "active": sorted(kept.active)}
-            meta["kept"] = numbers | {"part": kept.part[1]}
-        return arrays, meta
+            meta["kept"] = numbers | {"part": kept.part.meta}
+        return Packed(arrays, meta)
 
     @classmethod
-    def unpack(
-        cls, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], named: Named
-    ) -> UndoLog:
+    def unpack(cls, arrays: Arrays, meta: Meta, named: Named) -> UndoLog:
         """Return what `pack` described; an empty log if another version wrote it."""
         if meta.get("format") != FORMAT:
             return cls(float(meta.get("seconds", KEPT_SECONDS)), first=named)
 
-        def part(prefix: str, values: Mapping[str, Any]) -> Packed | None:
-            return (strip_prefix(prefix, arrays), values["part"]) if "part" in values else None
+        def part(prefix: str, values: Meta) -> Packed | None:
+            return (
+                Packed(strip_prefix(prefix, arrays), values["part"]) if "part" in values else None
+            )
 
         changes = tuple(
-            Reversal.unpack(one, part(f"{one['number']}/", one)) for one in meta["changes"]
+            UndoableChange.unpack(one, part(f"{one['number']}/", one)) for one in meta["changes"]
         )
         kept, refusal = meta.get("kept"), meta["refusal"]
         if kept is not None:

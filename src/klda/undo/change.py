@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from klda.engine.model import DamagedModelError, Model
+from klda.engine.arrays import Packed
+from klda.engine.model import Model
 from klda.engine.rows import Rows
 from klda.inspection.refusal import Refusal
 from klda.labels import Label
 
-Packed = tuple[Mapping[str, np.ndarray], Mapping[str, Any]]
 MAPPINGS = ("declared", "in_use")  # with labels for keys, which JSON would turn into texts
 WITHOUT_PART = ("declare", "tune")  # changes that have no samples and no feature map
 
@@ -48,7 +48,7 @@ class Named:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Reversal:
+class UndoableChange:
     """What undoes one change, and what has to be known of it."""
 
     kind: str  # learn (or merge), declare, forget, rename, tune or rebuild
@@ -97,7 +97,7 @@ class Reversal:
         """Return the samples that it removed from the model, and those that it added."""
         if self.part is None or self.kind == "rebuild":
             return None, None
-        part = unpacked(self.part, model)
+        part = Model.unpack(*self.part, model.backend, model.map)
         if self.renamed is None:
             return (part, None) if self.kind == "forget" else (None, part)
         added = replace(part, hints=Rows())
@@ -109,10 +109,12 @@ class Reversal:
         return values | {name: list(values[name].items()) for name in MAPPINGS}
 
     @staticmethod
-    def unpack(values: Mapping[str, Any], part: Packed | None) -> Reversal:
+    def unpack(values: Mapping[str, Any], part: Packed | None) -> UndoableChange:
         """Return what `pack` described."""
         read = {name: dict(values[name]) for name in MAPPINGS}
-        return Reversal(**{**values, **read, "toggles": tuple(values["toggles"]), "part": part})
+        return UndoableChange(
+            **{**values, **read, "toggles": tuple(values["toggles"]), "part": part}
+        )
 
 
 # ---------------------------------------------------------------- parts
@@ -129,7 +131,7 @@ def part_of(
 def part_of_classes(model: Model, labels: Sequence[Label]) -> Model:
     """Return the part of a model that some classes are, their hints included."""
     if model.rows is None:
-        return reduce(Model.merge, [model.drop(label)[1] for label in labels])
+        return reduce(Model.merge, [model.split(label)[1] for label in labels])
     rows, hints = model.rows, model.hints
     own, hinted = (np.isin(some.labels.tolist(), labels) for some in (rows, hints))
     return replace(
@@ -143,19 +145,9 @@ def are_few(model: Model, n_rows: int) -> bool:
     return model.keeps_all or n_rows * model.n_features <= limit
 
 
-def unpacked(packed: Packed, model: Model, *, own_map: bool = False) -> Model:
-    """Return a part of a model; with its own feature map, if it was packed with it."""
-    try:
-        return Model.unpack(*packed, model.backend, None if own_map else model.map)
-    except MemoryError:
-        raise
-    except Exception as error:  # values that can't be right may raise anything
-        raise DamagedModelError(f"what undoes a change: {error}") from error
-
-
 def size_of(packed: Packed | None) -> int:
     """Return the bytes that a packed part takes."""
-    return sum(array.nbytes for array in packed[0].values()) if packed else 0
+    return sum(array.nbytes for array in packed.arrays.values()) if packed else 0
 
 
 def learned_again(model: Model, empty: Model) -> Model:

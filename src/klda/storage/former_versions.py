@@ -1,9 +1,8 @@
-"""What a model folder's document says, in the form of this version."""
+"""Model folders of version 0.2.0, in the form of this version."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,33 +10,14 @@ import numpy as np
 from klda.engine.arrays import add_prefix, strip_prefix
 from klda.engine.calibration import MOST_PENDING, OCTAVES, USUAL_TEMPERATURE, Evidence
 from klda.engine.model import ALL, EXACT_KERNEL_ROWS
-from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows
 from klda.engine.rule import unit_of
 from klda.errors import KldaError
 from klda.storage.folder import StoredModel
-from klda.version import __version__
 
 NEW_NAMES = {"anchors": "chosen", "shares": "fractions"}  # of arrays of 0.2.0
 
 Content = tuple[dict[str, Any], dict[str, np.ndarray]]
-
-
-def parameters(values: Mapping[str, Any]) -> Parameters:
-    """Return stored parameters."""
-    unknown = sorted(values.keys() - {each.name for each in fields(Parameters)})
-    if unknown:
-        raise KldaError(
-            f"The model was made by a newer version of klda: it has a parameter {unknown[0]!r}, "
-            f"which klda {__version__} does not know. Upgrade klda."
-        )
-    blocks = values.get("blocks")
-    return Parameters(**{**values, "blocks": tuple(blocks) if blocks else None})
-
-
-def numbered(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a history with a number for each change, which version 0.2.0 did not write."""
-    return [{"number": i, **entry} for i, entry in enumerate(history, 1)]
 
 
 def current(content: StoredModel) -> Content:
@@ -86,6 +66,7 @@ def _of_version_2(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Co
         kept = add_prefix("learn/", learned)
     named = ("compact", "foundation_model", "samples", "classes", "history", "names", "extras")
     same = {name: document[name] for name in named if name in document}
+    same["history"] = [{"number": i, **entry} for i, entry in enumerate(same["history"], 1)]
     keep = "features" if "ledger" in document else None
     return same | {"parameters": chosen, "keep": keep, "engine": engine}, kept
 
