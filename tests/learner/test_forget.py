@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from klda import KldaError, Learner
+from klda.engine.inverse import RidgeRaisedWarning
 from klda.learner import ForgetTraceWarning
 from tests.factories import PROBE, assert_same_scores, rows_of, samples, small, taught
 
@@ -155,6 +156,16 @@ def test_rows_encoded_a_little_differently_are_the_same_rows(learner):
     noise = 1 + 1e-5 * np.random.default_rng(2).normal(size=(30, 1))
     learner.forget("a", (rows_of("a", 30) * noise).astype(np.float32))
     assert list(learner.classes) == ["b", "c", "d"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.filterwarnings("ignore::klda.learner.ForgetTraceWarning")
+def test_what_little_is_left_of_rows_encoded_a_little_differently_can_be_solved(dtype):
+    learner = taught("a", 1, dtype=dtype).learn(rows_of("b", 20), ["b"] * 20)
+    learner.forget("a").forget(["b"] * 20, rows_of("b", 20) * 1.003)
+    learner.learn(rows_of("c", 1), ["c"])
+    with pytest.warns(RidgeRaisedWarning, match="not positive definite"):
+        assert learner.predict(rows_of("c", 2)).tolist() == ["c", "c"]
 
 
 @pytest.mark.parametrize("keep", [None, "features"])

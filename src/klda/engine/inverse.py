@@ -23,11 +23,24 @@ from klda.engine.statistics import ClassStatistics, Scatter
 from klda.errors import KldaError
 
 SMALLEST_SLACK = 0.05  # of 1 - D_eff / (N - M), below which D_out is not to be trusted
-MOST_RAISES = 12  # of a ridge that is too small for the precision
+LEAST_RAISES = 12  # tenfold, of a ridge that is too small for the precision
 
 
 class RidgeRaisedWarning(UserWarning):
     """The ridge was raised because the scatter was not positive definite in this precision."""
+
+
+def _warn_of_raise(statistics: ClassStatistics, wanted: float, rho: float) -> None:
+    scatter, dtype = statistics.scatter, statistics.backend.dtype
+    scale = max(scatter.trace / scatter.size, np.finfo(float).tiny)
+    warnings.warn(
+        f"The scatter of {statistics.n_scattered} samples is not positive definite in "
+        f"{dtype.name} with a ridge of {wanted:.1e}; solved with one of {rho:.1e}, "
+        f"{rho / scale:.1e} of its mean diagonal. A larger ridge avoids this, and so may "
+        "dtype='float64'.",
+        RidgeRaisedWarning,
+        stacklevel=3,
+    )
 
 
 class NotPositiveDefiniteError(ArithmeticError):
@@ -137,23 +150,21 @@ class Factor:
     @classmethod
     def of(cls, statistics: ClassStatistics, names: Names, ridge: Ridge) -> Factor:
         """Factorise a scatter, with a larger ridge if need be, and apply the factor."""
-        means, rho = statistics.means, ridge.rho
+        means, scatter, rho = statistics.means, statistics.scatter, ridge.rho
         origin = means.mean(0) if len(means) else statistics.backend.zeros(means.shape[1:])
-        scale = max(statistics.scatter.trace, 0.0) / statistics.scatter.size
+        scale = max(scatter.trace, 0.0) / scatter.size
         dtype = statistics.backend.dtype
-        for _ in range(1 + MOST_RAISES):
+        # No eigenvalue is below minus the sum of all that was removed.
+        enough = max(scatter.turnover, rho * 10.0**LEAST_RAISES)
+        while rho <= 10 * enough and np.isfinite(rho):
             with suppress(NotPositiveDefiniteError):
-                inverse = InverseScatter.of(statistics.scatter, rho)
-                return cls(inverse, ridge, origin, names, {}, {}).advanced(statistics, names, ridge)
+                inverse = InverseScatter.of(scatter, rho)
+                empty = cls(inverse, ridge, origin, names, {}, {})
+                solved = empty.advanced(statistics, names, ridge)
+                if rho > ridge.rho:
+                    _warn_of_raise(statistics, ridge.rho, rho)
+                return solved
             rho = max(rho, float(np.finfo(dtype).eps) * scale) * 10
-            warnings.warn(
-                f"The scatter of {statistics.n_scattered} samples is not positive definite in "
-                f"{dtype.name} with a ridge of {ridge.rho:.1e}; solving with one of {rho:.1e}, "
-                f"{rho / max(scale, np.finfo(float).tiny):.1e} of its mean diagonal. A larger "
-                "ridge avoids this, and so may dtype='float64'.",
-                RidgeRaisedWarning,
-                stacklevel=2,
-            )
         raise KldaError(f"The scatter can't be factorised with any ridge: {DAMAGED}")
 
     def advanced(self, statistics: ClassStatistics, names: Names, ridge: Ridge) -> Factor:
