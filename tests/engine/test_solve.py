@@ -171,7 +171,7 @@ def test_what_a_sample_adds_to_the_length_of_its_class_mean_is_left_out():
     X, y = reference.blobs(150, 6, 4)
     engine = learned(X, y, parameters(small_sample_correction=False))
     engine.solution()
-    Z, rule = reference.lifted(engine.model.map, X), engine.rule
+    Z, rule = reference.lifted(engine.model.map, X), engine.solved_rule()
     lifted = engine.model.map.lift(X[:20])
     at, _, (_, lengths) = left_out.leave_one_out(rule, lifted, y[:20].tolist())
     rho, means = rule.factor.inverse.rho, reference.statistics(Z, y)[2]
