@@ -126,11 +126,25 @@ class AnyOrder(RuleBasedStateMachine):
 
     def made(self, *changes):
         """Take note of changes that the learner has made."""
+        before = self.known.classes
         for each in changes:
             self.latest += 1
             each.number = self.latest
             self.changes.append(each)
         self.known = known_after(self.changes)
+        self.check_entries(before, len(changes))
+
+    def check_entries(self, before, n):
+        """The last entries of the history tell which classes came and went."""
+        entries, after = self.learner.history[-n:], self.known.classes
+        for key, wanted in (
+            ("new_classes", after.keys() - before),
+            ("dropped_classes", before.keys() - after),
+        ):
+            found = [label for entry in entries for label in entry.get(key, ())]
+            assert sorted(found) == sorted(wanted)
+        sizes = sum(after.values()) - sum(before.values())
+        assert sum(entry.get("samples", 0) for entry in entries) == sizes
 
     def refused(self, call, *wanted):
         """It raises a KldaError, and leaves the learner as it was."""
@@ -313,7 +327,8 @@ class AnyOrder(RuleBasedStateMachine):
         self.latest += 1
         change.undos.append(self.latest)
         change.traced = self.learner.leaves_trace
-        self.known = known_after(self.changes)
+        before, self.known = self.known.classes, known_after(self.changes)
+        self.check_entries(before, 1)
 
     @rule()
     def expire(self):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from klda import KldaError, Learner, encoders
+from klda.inspection.refusal import Refusal
 from klda.learner.class_names import readable
 from tests.factories import examples
 
@@ -229,3 +230,17 @@ def test_a_rebuilt_model_keeps_its_declared_classes(rule):
     assert learner.declared == CLASSES
     if rule == "auto":
         assert learner.predict_proba(TEXTS) == pytest.approx(before, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "forget",
+    [lambda bot: bot.forget("dogs", TEXTS), lambda bot: bot.undo(2)],
+    ids=["texts", "undo"],
+)
+def test_nothing_is_left_of_a_class_with_a_name_that_has_lost_its_last_sample(forget):
+    learner = Learner("ngrams").learn(["it purred"], ["cats"]).learn(TEXTS, LABELS)
+    learner.set_refusal(Refusal(1.0, {"cats": 2.0, "dogs": 3.0}))
+    forget(learner)
+    assert learner.refusal == Refusal(1.0, {"cats": 2.0})
+    assert learner.history[-1]["dropped_classes"] == ["dogs"]
+    assert learner.learn(TEXTS, LABELS).history[-1]["new_classes"] == ["dogs"]

@@ -49,9 +49,11 @@ class Draft(State):
     def finished(self, action: str, source: str | Path | None, noted: Mapping[str, Any]) -> State:
         """Return the state that takes the place of the one before, with its history written."""
         self._read_names()
-        counts: Counts = self.before.engine.counts
+        counts, left = self.before.engine.counts, self.engine.counts
+        self.refusal = self.refusal and self.refusal.only(left)
         known = self.before.model
-        for change, after in self._done:
+        for change, known_then in self._done:
+            after = {label: n for label, n in known_then.items() if label in left}
             entry = {
                 "number": self.next_number,
                 "when": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -191,9 +193,7 @@ class Draft(State):
 
     def _read_names(self) -> None:
         """Give the engine the names of its classes as hints; warn of those that can't be read."""
-        counts = self.engine.counts
-        self.names = self.names.only(counts)
-        self.refusal = self.refusal and self.refusal.only(counts)
+        self.names = self.names.only(self.engine.counts)
         can_read = self._inputs.modality == "text" and self.engine.parameters.rule == "auto"
         if not can_read or self.engine.is_new or self.engine.predicts_only:
             return
