@@ -83,9 +83,6 @@ def known_after(changes):
     for each in changes:
         if each.active:
             more = (each.traced,) if each.verb == "forget_classes" else ()
-            before = known.classes
             getattr(known, each.verb)(*each.given, *more)
-            gone = before.keys() - known.classes.keys()
-            known.limits = {k: v for k, v in known.limits.items() if k not in gone}
-    known.limits = {k: v for k, v in known.limits.items() if k in known.classes}
+            known.limits = {k: v for k, v in known.limits.items() if k in known.classes}
     return known

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from klda.engine.model import Model
@@ -64,6 +64,17 @@ def rename_later(
         if each.refusal and each.number > number:
             renamed = Refusal.unpack(each.refusal).rename(old, new)
             each = replace(each, refusal=renamed.pack())
+        yield each
+
+
+def not_new_later(
+    changes: Sequence[UndoableChange], number: int, labels: Collection[Label]
+) -> Iterator[UndoableChange]:
+    """Yield changes where classes are no longer new after a change, which brings them back."""
+    for each in changes:
+        if each.number > number:
+            new = [label for label in each.new_classes if label not in labels]
+            each = replace(each, new_classes=new)
         yield each
 
 
