@@ -54,11 +54,12 @@ from klda.labels import Label
 
 MOST_NAMES = 2048  # that are compared with each other; of more, only those without samples count
 SHARED = 0.65  # a: part of the residuals' variance that classes with similar names share
-USUAL_SLOPE = 0.4  # where fewer than two classes have both a name and samples
+USUAL_SLOPE = 0.4  # where fewer than two classes with different names have samples
 USUAL_WORTH = 4.0  # samples
 WORTHS = USUAL_WORTH * 2.0 ** np.arange(-3.0, 5.1, 0.5)
 WORTH_PRIOR = 0.005  # of log2(w / 4)^2 beside the marginal likelihood of one dimension
-NO_VARIANCE = 1e-6  # of the largest eigenvalue: below, the direction in which means add up to zero
+NO_VARIANCE = 1e-6  # relative; the direction in which means add up to zero has less, and so have
+# the names of classes that are all the same
 ALMOST_NO_RIDGE = 1e-3  # of the largest eigenvalue: a guard against rounding
 LEAST_OF_AVERAGE = 0.1  # of the average count: added to all counts, however uneven they are
 
@@ -145,9 +146,10 @@ def class_means(
     known = own[:, at[:k]] if k else means
     average = (known if known.shape[1] else name).mean(1)[:, None]
     mean, name = own[:, at[:k]] - average, name - (name[:, :k].mean(1)[:, None] if k else average)
-    if k > 1:
+    apart, lengths = (float((rows[0] ** 2).sum()) for rows in (name[:, :k], said))
+    if apart > NO_VARIANCE * lengths:
         fit = _fit(statistics, counts[places[:k]], mean, name, d_out if names.whitened else None)
-    else:  # among names alone there is nothing to shrink to
+    else:  # names alone, or all the same, don't tell how means follow from them
         fit = NameFit(USUAL_SLOPE if len(taught) else 1.0, USUAL_WORTH, np.eye(len(chosen), k))
     estimates, gains = backend.xp.asarray(own, copy=True), backend.asarray(fit.gains)
     estimates[:, at] = average + fit.slope * name + gains @ (mean - fit.slope * name[:, :k])
