@@ -158,6 +158,19 @@ def test_rows_encoded_a_little_differently_are_the_same_rows(learner):
     assert list(learner.classes) == ["b", "c", "d"]
 
 
+@pytest.mark.parametrize("seed", [12, 17, 22])
+def test_a_model_that_has_forgotten_what_it_never_learned_still_answers(seed):
+    """The statistics, which can miss that, are then those of no samples: solved with more ridge."""
+    rng, letters = np.random.default_rng(seed), list("abcdefghijklmnopqrstuvwxyz ")
+    labels = rng.choice(["ant", "bee", "cat fish", "dog", "elk", "fox"], 26).tolist()
+    texts = [f"{label} {''.join(rng.choice(letters, 12))}" for label in labels]
+    learner = Learner("ngrams", classifier=small()).learn(texts, labels)
+    learner.predict(texts)
+    learner.forget("ant", ["never learned this one"])
+    with pytest.warns(RidgeRaisedWarning):
+        assert np.isfinite(learner.predict_proba(texts)).all()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.filterwarnings("ignore::klda.learner.ForgetTraceWarning")
 def test_what_little_is_left_of_rows_encoded_a_little_differently_can_be_solved(dtype):

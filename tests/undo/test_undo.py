@@ -244,6 +244,16 @@ def test_names_come_and_go_with_the_changes_that_brought_them(first, tmp_path):
         assert_same_scores(learner, expected, ASKED)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("whole", [lambda bot: bot.rename("b", "z"), lambda bot: bot.forget("b")])
+def test_a_change_of_a_class_made_again_takes_along_what_came_back_meanwhile(kind, whole):
+    learner, expected = made(kind).forget(["b", "b"], rows_of("b")[:2]), whole(made(kind))
+    whole(learner)
+    for number in (3, 2, 4):  # the change of the class, the forget before it, and the first undo
+        learner.undo(number)
+    assert_same_scores(learner, expected)
+
+
 def test_a_declaration_made_again_holds_beside_samples_learned_meanwhile():
     learner = Learner("ngrams").declare({"card": "a bank card"})
     learner.undo(1)

@@ -102,6 +102,11 @@ class InverseScatter:
         system[old:, old:] = backend.matmul(added, gained.T)
         system.reshape(-1)[:: size + 1][old:] += backend.asarray(signs)  # the diagonal
         solver = _lu_factor(backend.to_numpy(system))
+        n_removed = sum(len(rows) for rows, sign in scatter.changes if sign < 0)
+        if n_removed:  # where more was removed than was there, the inverse is not definite
+            values = scipy.linalg.eigvalsh(backend.to_numpy(system, np.float64), check_finite=False)
+            if int((values < 0).sum()) != n_removed:
+                raise NotPositiveDefiniteError
         gains = backend.xp.concat([self.gains, gained])
         grown = replace(self, scatter=scatter, gains=gains, system=system, solver=solver)
         return grown, solved
