@@ -263,6 +263,12 @@ def test_a_declaration_made_again_holds_beside_samples_learned_meanwhile():
     assert_same_scores(learner, expected, ASKED)
 
 
+def test_a_declared_class_that_was_forgotten_by_mistake_is_declared_again_by_the_undo():
+    learner = Learner("ngrams").declare({"card": "a bank card", "fee": None}).forget("card")
+    learner.learn(TEXTS, LABELS).undo(2)
+    assert learner.declared == {"card": "a bank card", "fee": None}
+
+
 @pytest.mark.parametrize("again", [{"card": "a bank card"}, {"card": None}])
 def test_what_was_declared_twice_can_be_undone_once(again):
     learner = Learner("ngrams").declare({"card": None, "fee": None}).declare(again)

@@ -153,9 +153,9 @@ class UndoLog:
             log = replace(log, changes=tuple(later))
         removed, added = change.sides(model)
         gone, back = (added, removed) if change.is_active else (removed, added)
-        if not change.is_active:
-            labels = {*change.declared, *(back.counts if back is not None else ())}
-            log = replace(log, changes=tuple(not_new_later(log.changes, change.number, labels)))
+        said = change.dropped if change.is_active else change.declared
+        labels = {*said, *(back.counts if back is not None else ())}
+        log = replace(log, changes=tuple(not_new_later(log.changes, change.number, labels)))
         try:
             if gone is not None and any(gone.counts.values()):
                 changes, gone = follow(log.changes, change, gone, model, adds=False)
