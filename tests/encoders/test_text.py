@@ -13,15 +13,17 @@ import transformers
 from klda import encoders
 from klda.errors import KldaError
 
-# The paper's models, the class that must run them, and the number of layers of the tiny models.
+# The paper's models: the class that must run them; the layers of the tiny models, and the tokens
+# that these read; the half precision that a GPU runs them in.
 PAPER = {
-    "bart-base": ("BartModel", 4),
-    "paraphrase-minilm-l3": ("BertModel", 3),
-    "bert-base": ("BertModel", 4),
-    "roberta-large": ("RobertaModel", 3),
-    "t5-3b": ("T5EncoderModel", 3),
-    "mistral-7b": ("MistralModel", 3),
+    "bart-base": ("BartModel", 4, 64, "float16"),
+    "paraphrase-minilm-l3": ("BertModel", 3, 64, "float16"),
+    "bert-base": ("BertModel", 4, 64, "float16"),
+    "roberta-large": ("RobertaModel", 3, 64, "float16"),
+    "t5-3b": ("T5EncoderModel", 3, 64, "bfloat16"),
+    "mistral-7b": ("MistralModel", 3, 128, "float16"),
 }
+ROUNDING = {"float16": 0.01, "bfloat16": 0.05}
 ATOL = 5e-5  # the large random weights of tiny models amplify the rounding of float32
 every_model = pytest.mark.parametrize("name", PAPER)
 
@@ -128,7 +130,7 @@ def test_long_texts_are_truncated_at_the_limit_of_the_model(name, tiny_models):
     long = "my card is lost " * 300
     rows = encoder.encode([long, long + "and more"])
     np.testing.assert_array_equal(rows[0], rows[1])
-    assert encoder.network.max_length == (128 if name == "mistral-7b" else 64)
+    assert encoder.network.max_length == PAPER[name][2]
 
 
 def test_roberta_without_a_stated_length_respects_its_position_table(tiny_models, tmp_path):
@@ -245,9 +247,9 @@ def test_gpu_features_equal_cpu_features_to_half_precision(name, layers, tiny_mo
     np.testing.assert_allclose(full, expected, atol=2e-3)  # the GPU may use TF32
     half = encoders.load(folder, layers=layers)
     assert half.network.device.type == "cuda"
-    assert half.precision == ("bfloat16" if name == "t5-3b" else "float16")
+    assert half.precision == PAPER[name][3]
     error = np.linalg.norm(half.encode(texts) - expected) / np.linalg.norm(expected)
-    assert error < (0.05 if half.precision == "bfloat16" else 0.01)
+    assert error < ROUNDING[half.precision]
 
 
 def test_minilm_equals_sentence_transformers(minilm, published, texts):

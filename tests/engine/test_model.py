@@ -88,7 +88,7 @@ def test_any_sequence_of_changes_equals_learning_only_what_is_left(keep_all, dat
     assert model.counts == expected.counts
     if (model.rows is None) == (expected.rows is None):  # with its rows, it is the same model
         error = reference.relative_error(scores(model), scores(expected))
-        assert error < (1e-3 if keep_all else 1e-7)  # half precision rounds rows before the kernel
+        assert error < 1e-7
     else:
         assert model.rows is None
 

@@ -45,14 +45,14 @@ def test_rounding_does_not_move_a_map(n_classes):
     assert np.abs(first - second).max() < pixel
 
 
-@pytest.mark.parametrize("n_classes", [1, 2, 3, 40])
-def test_a_map_has_a_place_for_every_class(n_classes):
+@pytest.mark.parametrize("n_classes, edge", [(1, 0), (2, 1), (3, 1), (40, 1)])
+def test_a_map_has_a_place_for_every_class_and_reaches_its_edge(n_classes, edge):
     points = np.random.default_rng(1).normal(size=(n_classes, 16))
     labels = list(range(n_classes))
     found = ClassMap.of(labels, np.ones(n_classes), squared_distances(points))
     assert found.places.shape == (n_classes, 2)
     assert np.isfinite(found.places).all()
-    assert np.abs(found.places).max(initial=0) == (1 if n_classes > 1 else 0)
+    assert np.abs(found.places).max(initial=0) == edge
 
 
 def test_classes_alike_are_neighbours():

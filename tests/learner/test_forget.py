@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from klda import KldaError, Learner
+from klda.engine.inverse import RidgeRaisedWarning
 from klda.learner import ForgetTraceWarning
 from tests.factories import PROBE, assert_same_scores, rows_of, samples, small, taught
 
@@ -155,6 +156,29 @@ def test_rows_encoded_a_little_differently_are_the_same_rows(learner):
     noise = 1 + 1e-5 * np.random.default_rng(2).normal(size=(30, 1))
     learner.forget("a", (rows_of("a", 30) * noise).astype(np.float32))
     assert list(learner.classes) == ["b", "c", "d"]
+
+
+@pytest.mark.parametrize("seed", [12, 17, 22])
+def test_a_model_that_has_forgotten_what_it_never_learned_still_answers(seed):
+    """The statistics, which can miss that, are then those of no samples: solved with more ridge."""
+    rng, letters = np.random.default_rng(seed), list("abcdefghijklmnopqrstuvwxyz ")
+    labels = rng.choice(["ant", "bee", "cat fish", "dog", "elk", "fox"], 26).tolist()
+    texts = [f"{label} {''.join(rng.choice(letters, 12))}" for label in labels]
+    learner = Learner("ngrams", classifier=small()).learn(texts, labels)
+    learner.predict(texts)
+    learner.forget("ant", ["never learned this one"])
+    with pytest.warns(RidgeRaisedWarning):
+        assert np.isfinite(learner.predict_proba(texts)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.filterwarnings("ignore::klda.learner.ForgetTraceWarning")
+def test_what_little_is_left_of_rows_encoded_a_little_differently_can_be_solved(dtype):
+    learner = taught("a", 1, dtype=dtype).learn(rows_of("b", 20), ["b"] * 20)
+    learner.forget("a").forget(["b"] * 20, rows_of("b", 20) * 1.003)
+    learner.learn(rows_of("c", 1), ["c"])
+    with pytest.warns(RidgeRaisedWarning, match="not positive definite"):
+        assert learner.predict(rows_of("c", 2)).tolist() == ["c", "c"]
 
 
 @pytest.mark.parametrize("keep", [None, "features"])

@@ -56,10 +56,12 @@ def test_learning_texts_in_pieces_gives_what_learning_at_once_gives(at_once, pie
     learner = Learner("ngrams")
     if streamed:
         learner.learn(columns(group) for group in groups)
+        learned = [len(LEARN)]
     else:
         for group in groups:
             learner.learn(*columns(group))
-    assert len(learner.history) == (1 if streamed else len(groups))
+        learned = [len(group) for group in groups]
+    assert [entry["samples"] for entry in learner.history] == learned
     assert_same_scores(learner, at_once, columns(TEST)[0])
 
 
@@ -116,9 +118,19 @@ def test_merging_gives_what_learning_everything_gives():
     assert list(south.classes) == list("cdef")
 
 
-def test_a_learner_is_merged_with_itself_or_an_equal_one_only_if_asked_to():
-    for other in (lambda bot: bot, Learner.copy, lambda _: taught("ab")):
-        bot = taught("ab")
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"keep": "features"}, {"n_components": 400}],
+    ids=["statistics", "ledger", "few"],
+)
+def test_a_learner_is_merged_with_itself_or_an_equal_one_only_if_asked_to(options):
+    def asked(_):
+        other = taught("ab", **options)
+        other.predict_proba(PROBE)
+        return other
+
+    for other in (lambda bot: bot, Learner.copy, lambda _: taught("ab", **options), asked):
+        bot = taught("ab", **options)
         with pytest.raises(KldaError, match=r"same samples, which would count twice.*allow_same"):
             bot.merge(other(bot))
         assert bot.classes == {"a": 12, "b": 12}

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from klda import KldaError, Learner, encoders
+from klda.inspection.refusal import Refusal
+from klda.labels import SimilarClassWarning
 from klda.learner.class_names import readable
 from tests.factories import examples
 
@@ -229,3 +231,34 @@ def test_a_rebuilt_model_keeps_its_declared_classes(rule):
     assert learner.declared == CLASSES
     if rule == "auto":
         assert learner.predict_proba(TEXTS) == pytest.approx(before, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "forget",
+    [lambda bot: bot.forget("dogs", TEXTS), lambda bot: bot.undo(2)],
+    ids=["texts", "undo"],
+)
+def test_nothing_is_left_of_a_class_with_a_name_that_has_lost_its_last_sample(forget):
+    learner = Learner("ngrams").learn(["it purred"], ["cats"]).learn(TEXTS, LABELS)
+    learner.set_refusal(Refusal(1.0, {"cats": 2.0, "dogs": 3.0}))
+    forget(learner)
+    assert learner.refusal == Refusal(1.0, {"cats": 2.0})
+    assert learner.history[-1]["dropped_classes"] == ["dogs"]
+    assert learner.learn(TEXTS, LABELS).history[-1]["new_classes"] == ["dogs"]
+
+
+@pytest.mark.parametrize("components, n", [(5000, 4), (200, 150)])
+def test_classes_whose_names_read_the_same_do_not_tell_what_other_names_mean(components, n):
+    learner = Learner("ngrams", classifier={"n_components": components, "random_state": 0})
+    texts = [f"my card came late {i}" for i in range(n)]
+    texts += [f"where is the parcel {i}" for i in range(n)]
+    with pytest.warns(SimilarClassWarning):
+        learner.learn(texts[:n], ["card_arrival"] * n).learn(texts[n:], ["Card Arrival"] * n)
+    learner.declare({"refund": "give the money back", "fee": None})
+    assert learner.predict(["the money back", "a fee"]).tolist() == ["refund", "fee"]
+
+
+def test_classes_that_are_described_in_the_same_words_are_equally_likely():
+    learner = Learner("ngrams").declare({"cats": "it purrs", "dogs": "it purrs"})
+    scores = learner.scores(["a dog", "my cat"])
+    np.testing.assert_allclose(scores[:, 0], scores[:, 1], rtol=1e-6)

@@ -244,6 +244,48 @@ def test_names_come_and_go_with_the_changes_that_brought_them(first, tmp_path):
         assert_same_scores(learner, expected, ASKED)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("whole", [lambda bot: bot.rename("b", "z"), lambda bot: bot.forget("b")])
+def test_a_change_of_a_class_made_again_takes_along_what_came_back_meanwhile(kind, whole):
+    learner, expected = made(kind).forget(["b", "b"], rows_of("b")[:2]), whole(made(kind))
+    whole(learner)
+    for number in (3, 2, 4):  # the change of the class, the forget before it, and the first undo
+        learner.undo(number)
+    assert_same_scores(learner, expected)
+
+
+def test_a_declaration_made_again_holds_beside_samples_learned_meanwhile():
+    learner = Learner("ngrams").declare({"card": "a bank card"})
+    learner.undo(1)
+    learner.learn(TEXTS, LABELS).undo(2)
+    assert learner.declared == {"card": "a bank card"}
+    expected = Learner("ngrams").declare({"card": "a bank card"}).learn(TEXTS, LABELS)
+    assert_same_scores(learner, expected, ASKED)
+
+
+def test_a_declared_class_that_was_forgotten_by_mistake_is_declared_again_by_the_undo():
+    learner = Learner("ngrams").declare({"card": "a bank card", "fee": None}).forget("card")
+    learner.learn(TEXTS, LABELS).undo(2)
+    assert learner.declared == {"card": "a bank card", "fee": None}
+
+
+@pytest.mark.parametrize("again", [{"card": "a bank card"}, {"card": None}])
+def test_what_was_declared_twice_can_be_undone_once(again):
+    learner = Learner("ngrams").declare({"card": None, "fee": None}).declare(again)
+    learner.undo(1)
+    assert learner.declared == again
+
+
+def test_what_both_of_two_merged_learners_had_declared_is_left_when_one_is_undone():
+    learner = Learner("ngrams").declare({"card": None})
+    learner.merge(Learner("ngrams").declare({"card": "a bank card"}))
+    assert learner.declared == {"card": None}
+    learner.undo(1)
+    assert learner.declared == {"card": "a bank card"}
+    learner.undo(3)
+    assert learner.declared == {"card": None}
+
+
 def test_undo_needs_no_encoder_where_names_stay(monkeypatch):
     learner = Learner("ngrams").learn(TEXTS, LABELS).forget("card")
     monkeypatch.setattr(learner.encoder, "encode", None)

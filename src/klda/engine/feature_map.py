@@ -186,10 +186,10 @@ class KernelMap:
         factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(kernel, tol=tolerance, lower=1)
         rank, order = max(int(rank), 1), pivots - 1
         factor = np.tril(factor)[:, :rank]
-        if factor[0, 0] <= 0:  # all samples are the same
-            factor[:], factor[0, 0] = 0.0, 1.0
         features = np.empty_like(factor)
         features[order] = factor
+        if factor[0, 0] <= 0:  # all samples are the same: there is no span
+            features[:], factor[0, 0] = 0.0, 1.0
         inverse, _ = scipy.linalg.lapack.dtrtri(factor[:rank], lower=1)
         double = choose_backend(backend.device, "float64")
         support = double.asarray(rows[order[:rank]])

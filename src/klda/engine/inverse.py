@@ -21,11 +21,24 @@ from klda.engine.statistics import ClassStatistics, Scatter
 from klda.errors import KldaError
 
 SMALLEST_SLACK = 0.05  # of 1 - D_eff / (N - M), below which D_out is not to be trusted
-MOST_RAISES = 12  # of a ridge that is too small for the precision
+LEAST_RAISES = 12  # tenfold, of a ridge that is too small for the precision
 
 
 class RidgeRaisedWarning(UserWarning):
     """The ridge was raised because the scatter was not positive definite in this precision."""
+
+
+def _warn_of_raise(statistics: ClassStatistics, wanted: float, rho: float) -> None:
+    scatter, dtype = statistics.scatter, statistics.backend.dtype
+    scale = max(scatter.trace / scatter.size, np.finfo(float).tiny)
+    warnings.warn(
+        f"The scatter of {statistics.n_scattered} samples is not positive definite in "
+        f"{dtype.name} with a ridge of {wanted:.1e}; solved with one of {rho:.1e}, "
+        f"{rho / scale:.1e} of its mean diagonal. A larger ridge avoids this, and so may "
+        "dtype='float64'.",
+        RidgeRaisedWarning,
+        stacklevel=3,
+    )
 
 
 class NotPositiveDefiniteError(ArithmeticError):
@@ -36,21 +49,17 @@ def factorised(
     statistics: ClassStatistics, rho: float, vectors: Mapping[str, Array]
 ) -> InverseScatter:
     """Factorise a scatter, with a larger ridge if need be, and apply the inverse to vectors."""
-    dtype, wanted = statistics.backend.dtype, rho
-    scale = max(statistics.scatter.trace, 0.0) / statistics.scatter.size
-    for _ in range(1 + MOST_RAISES):
+    scatter, dtype, wanted = statistics.scatter, statistics.backend.dtype, rho
+    scale = max(scatter.trace, 0.0) / scatter.size
+    # No eigenvalue is below minus the sum of all that was removed.
+    enough = max(scatter.turnover, rho * 10.0**LEAST_RAISES)
+    while rho <= 10 * enough and np.isfinite(rho):
         with suppress(NotPositiveDefiniteError):
-            start = InverseScatter.of(statistics.scatter, rho)
-            return start.advanced(statistics.scatter, vectors)
+            inverse = InverseScatter.of(scatter, rho).advanced(scatter, vectors)
+            if rho > wanted:
+                _warn_of_raise(statistics, wanted, rho)
+            return inverse
         rho = max(rho, float(np.finfo(dtype).eps) * scale) * 10
-        warnings.warn(
-            f"The scatter of {statistics.n_scattered} samples is not positive definite in "
-            f"{dtype.name} with a ridge of {wanted:.1e}; solving with one of {rho:.1e}, "
-            f"{rho / max(scale, np.finfo(float).tiny):.1e} of its mean diagonal. A larger "
-            "ridge avoids this, and so may dtype='float64'.",
-            RidgeRaisedWarning,
-            stacklevel=2,
-        )
     raise KldaError(f"The scatter can't be factorised with any ridge: {DAMAGED}")
 
 
@@ -134,6 +143,11 @@ class InverseScatter:
         system[old:, old:] = product(added, gained.T)
         system.reshape(-1)[:: size + 1][old:] += backend.asarray(signs)  # the diagonal
         solver = _lu_factor(backend.to_numpy(system))
+        n_removed = sum(len(rows) for rows, sign in scatter.changes if sign < 0)
+        if n_removed:  # where more was removed than was there, the inverse is not definite
+            values = scipy.linalg.eigvalsh(backend.to_numpy(system, np.float64), check_finite=False)
+            if int((values < 0).sum()) != n_removed:
+                raise NotPositiveDefiniteError
         gains = backend.xp.concat([self.gains, gained])
         return replace(self, scatter=scatter, gains=gains, system=system, solver=solver)
 

@@ -55,11 +55,12 @@ from klda.engine.statistics import ClassStatistics
 from klda.labels import Label
 
 SHARED = 0.65  # a: part of the residuals' variance that classes with similar names share
-USUAL_SLOPE = 0.4  # where fewer than two classes have both a name and samples
+USUAL_SLOPE = 0.4  # where fewer than two classes with different names have samples
 USUAL_WORTH = 4.0  # samples
 WORTHS = USUAL_WORTH * 2.0 ** np.arange(-3.0, 5.1, 0.5)
 WORTH_PRIOR = 0.005  # of log2(w / 4)^2 beside the marginal likelihood of one dimension
-NO_VARIANCE = 1e-6  # of the largest eigenvalue: below, the direction in which means add up to zero
+NO_VARIANCE = 1e-6  # relative; the direction in which means add up to zero has less, and so have
+# the names of classes that are all the same
 ALMOST_NO_RIDGE = 1e-3  # of the largest eigenvalue: a guard against rounding
 LEAST_OF_AVERAGE = 0.1  # of the average count: added to all counts, however uneven they are
 
@@ -144,11 +145,12 @@ def class_means(
     average = for_average.mean(1)[:, None]
     average_name = names[:, :n_both].mean(1)[:, None] if n_both else average
     from_mean, from_name = both - average, names - average_name
-    if n_both > 1:
+    apart, lengths = (float((rows[0] ** 2).sum()) for rows in (from_name[:, :n_both], names))
+    if apart > NO_VARIANCE * lengths:
         slope, name_worth, gains = _fit(
             statistics, counts[places[:n_both]], from_mean, from_name, d_out
         )
-    else:  # among names alone there is nothing to shrink to
+    else:  # names alone, or all the same, don't tell how means follow from them
         slope, name_worth = USUAL_SLOPE if len(taught) else 1.0, USUAL_WORTH
         gains = np.eye(len(order), n_both)
     estimates = backend.xp.asarray(of_samples, copy=True)

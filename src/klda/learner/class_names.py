@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from klda.errors import KldaError
-from klda.labels import Label, as_list, as_python, check_labels
+from klda.labels import Label, check_labels
 from klda.learner.inputs import InputEncoder
 
 LONGEST_DESCRIPTION = 10_000  # characters
@@ -41,12 +41,10 @@ class ClassNames:
     declared: Mapping[Label, str | None] = field(default_factory=dict)  # with descriptions, if any
     encoded: Mapping[Label, str] = field(default_factory=dict)  # the texts of the model's name rows
 
-    def declare(self, classes: Any) -> ClassNames:
-        """Return the names with more classes declared."""
-        given = dict(classes) if isinstance(classes, Mapping) else dict.fromkeys(as_list(classes))
+    def declare(self, given: Mapping[Label, str | None]) -> ClassNames:
+        """Return the names with more classes declared, some with descriptions."""
         if not given:
             raise KldaError("classes is empty: name at least one class to declare.")
-        given = {as_python(label): description for label, description in given.items()}
         check_labels([*self.declared, *given], "classes")
         for label, description in given.items():
             if description is not None and not (

@@ -25,7 +25,7 @@ from klda.engine.parameters import Parameters
 from klda.engine.rows import Rows, SampleId
 from klda.errors import KldaError
 from klda.inspection.refusal import Refusal
-from klda.labels import Label, check_label_kind, check_labels_known
+from klda.labels import Label, as_list, as_python, check_label_kind, check_labels_known
 from klda.learner.inputs import EncodedSamples, InputEncoder
 from klda.learner.state import State
 from klda.undo.change import UndoableChange, are_few, learned_again, part_of, part_of_classes
@@ -49,9 +49,11 @@ class Draft(State):
     def finished(self, action: str, source: str | Path | None, noted: Mapping[str, Any]) -> State:
         """Return the state that takes the place of the one before, with its history written."""
         self._read_names()
-        counts: Counts = self.before.engine.counts
+        counts, left = self.before.engine.counts, self.engine.counts
+        self.refusal = self.refusal and self.refusal.only(left)
         known = self.before.model
-        for change, after in self._done:
+        for change, known_then in self._done:
+            after = {label: n for label, n in known_then.items() if label in left}
             entry = {
                 "number": self.next_number,
                 "when": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -153,7 +155,7 @@ class Draft(State):
                 f"Nothing was merged: both models have learned {what}, which would count twice. "
                 "To merge them anyway, use allow_same (--allow-same)."
             )
-        theirs, declared = other.engine.model, self.names.declared
+        theirs = other.engine.model
         if self.engine.is_new:
             check_same_parameters(self.engine.parameters, other.engine.parameters)
             seed = other.engine.parameters.random_state
@@ -175,25 +177,22 @@ class Draft(State):
             if not self.engine.keep_all:  # it took no ids
                 rows = replace(rows, given=np.full(len(rows), None))
             part = replace(before.empty(), rows=rows)
-        new = {k: text for k, text in self.names.declared.items() if k not in declared}
-        self._note("learn", part, declared=new)
+        self._note("learn", part, declared=dict(other.names.declared))
 
     # ---------------------------------------------------------------- names
 
     def declare(self, classes: Any) -> None:
         """Add classes by name, some of them with descriptions."""
-        before, self.names = self.names.declared, self.names.declare(classes)
-        declared = self.names.declared
-        check_label_kind(self.engine.counts, declared, "classes")
+        given = dict(classes) if isinstance(classes, Mapping) else dict.fromkeys(as_list(classes))
+        given = {as_python(label): description for label, description in given.items()}
+        self.names = self.names.declare(given)
+        check_label_kind(self.engine.counts, given, "classes")
         self._set_name_rows(self._inputs)
-        new = {k: v for k, v in declared.items() if before.get(k, ...) != v}
-        self._note("declare", declared=new)
+        self._note("declare", declared=given)
 
     def _read_names(self) -> None:
         """Give the engine the names of its classes; warn of those that can't be read."""
-        counts = self.engine.counts
-        self.names = self.names.only(counts)
-        self.refusal = self.refusal and self.refusal.only(counts)
+        self.names = self.names.only(self.engine.counts)
         can_read = self._inputs.modality == "text" and self.engine.parameters.rule == "auto"
         if not can_read or self.engine.is_new or self.engine.predicts_only:
             return

@@ -93,7 +93,10 @@ class UndoableChange:
         named = before.without({*self.new_classes, *self.dropped})
         if self.renamed and not self.joined:
             named = named.rename(*self.renamed)
-        return replace(named, declared={**named.declared, **self.declared})
+        declared = {**named.declared, **self.declared}
+        if self.kind != "declare":  # a merge says nothing new of classes that are declared already
+            declared |= named.declared
+        return replace(named, declared=declared)
 
     def sides(self, model: Model) -> tuple[Model | None, Model | None]:
         """Return the samples that it removed from the model, and those that it added."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from klda.engine.model import Model
@@ -33,7 +33,11 @@ def follow(
     """
     found = list(changes)
     for i, later in enumerate(changes):
-        if later.number <= change.number or not later.is_active:
+        if later.number <= change.number:
+            continue
+        if not later.is_active:  # made again, it takes these samples along
+            for label in later.renamed[:1] if later.renamed else later.dropped:
+                found[i] = _with_samples(found[i], part, label, model, adds=adds)
             continue
         if later.kind == "forget" and (obstacle := _forgotten(later, part, model, adds=adds)):
             raise UndoError(
@@ -44,9 +48,7 @@ def follow(
             continue
         old, new = later.renamed
         if old in part.counts:
-            own = part.split(old)[1]
-            if own.counts.get(old):
-                found[i] = _with_samples(later, own, model, adds=adds)
+            found[i] = _with_samples(later, part, old, model, adds=adds)
             part = part.rename(old, new)
         elif adds and new in part.counts and not later.joined:
             raise UndoError(
@@ -64,6 +66,17 @@ def rename_later(
         if each.refusal and each.number > number:
             renamed = Refusal.unpack(each.refusal).rename(old, new)
             each = replace(each, refusal=renamed.pack())
+        yield each
+
+
+def not_new_later(
+    changes: Sequence[UndoableChange], number: int, labels: Collection[Label]
+) -> Iterator[UndoableChange]:
+    """Yield changes where classes are no longer new after a change, which brings them back."""
+    for each in changes:
+        if each.number > number:
+            new = [label for label in each.new_classes if label not in labels]
+            each = replace(each, new_classes=new)
         yield each
 
 
@@ -90,18 +103,19 @@ def _may_share(some: Rows | None, others: Rows | None, label: Label) -> bool:
 
 
 def _with_samples(
-    rename: UndoableChange, own: Model, model: Model, *, adds: bool
+    change: UndoableChange, moved: Model, label: Label, model: Model, *, adds: bool
 ) -> UndoableChange:
-    """Return a rename after samples were added to the class that it renamed, or taken from it."""
-    if rename.part is None:
-        return rename
-    part = Model.unpack(*rename.part, model.backend, model.map)
+    """Return a change of a whole class after samples were added to that class, or taken from it."""
+    own = moved.split(label)[1] if label in moved.counts else moved.empty()
+    if change.part is None or not own.counts.get(label):
+        return change
+    part = Model.unpack(*change.part, model.backend, model.map)
     if part.rows is None and own.rows is not None:
         own = replace(own, rows=None, counted=own.statistics)
     if part.rows is not None and own.rows is None:
         part = replace(part, rows=None, counted=part.statistics)
     part = part.merge(own) if adds else part.subtract(own)
-    if part.rows is None:  # a rename leaves the scatter as it is
+    if part.rows is None:  # such a change leaves the scatter as it is
         nothing = Scatter(model.backend, model.map.n_components)
         part = replace(part, counted=replace(part.statistics, scatter=nothing, n_scattered=0))
-    return replace(rename, part=part.pack(with_map=False))
+    return replace(change, part=part.pack(with_map=False))

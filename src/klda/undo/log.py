@@ -26,7 +26,7 @@ from klda.errors import KldaError
 from klda.inspection.refusal import Refusal
 from klda.labels import check_label_kind
 from klda.undo.change import Named, UndoableChange, learned_again, size_of
-from klda.undo.follow import UndoError, follow, rename_later
+from klda.undo.follow import UndoError, follow, not_new_later, rename_later
 from klda.undo.kept_rows import KeptRows, active
 
 KEPT_SECONDS = 24 * 3600.0
@@ -153,6 +153,9 @@ class UndoLog:
             log = replace(log, changes=tuple(later))
         removed, added = change.sides(model)
         gone, back = (added, removed) if change.is_active else (removed, added)
+        said = change.dropped if change.is_active else change.declared
+        labels = {*said, *(back.counts if back is not None else ())}
+        log = replace(log, changes=tuple(not_new_later(log.changes, change.number, labels)))
         try:
             if gone is not None and any(gone.counts.values()):
                 changes, gone = follow(log.changes, change, gone, model, adds=False)
