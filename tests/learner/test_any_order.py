@@ -274,7 +274,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.refused(lambda: self.learner.rename(old, new, merge=merge))
             return
         self.learner.rename(old, new, merge=merge)
-        self.made(Change("rename", (old, new)))
+        self.made(Change("rename", (old, new, new in self.known.classes)))
 
     @precondition(lambda self: self.changes)
     @rule(limit=st.floats(0.5, 2), limits=st.dictionaries(A_CLASS, st.floats(0.5, 2), max_size=2))
