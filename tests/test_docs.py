@@ -322,7 +322,7 @@ def test_the_findings_quote_the_accuracies_from_few_samples():
         for line in lines_of_shots(EVERY + "accuracy less that of the best peer (points)")
         if line[0] == "lowest"
     ]
-    assert ours["klda less the best peer of each set, lowest set"] == lowest
+    assert ours["klda minus the best peer, worst set"] == lowest
 
 
 @pytest.mark.parametrize("data", ["CLINC", "Banking", "HWU", "DBpedia"])

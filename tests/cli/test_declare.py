@@ -95,10 +95,10 @@ def test_names_of_learned_classes_count_unless_told_otherwise(cli, test_file, tm
             *("learn", test_file, "--model", tmp_path / name, "--foundation", "ngrams"),
             *("--components", 300, *options),
         )
-    hints = {
-        name: Learner.load(tmp_path / name).engine.model.hints.labels.tolist()
+    found = {
+        name: Learner.load(tmp_path / name).engine.model.name_rows.labels.tolist()
         for name in ("with", "without")
     }
-    assert hints == {"with": ["card_arrival", "lost_card", "refund"], "without": []}
+    assert found == {"with": ["card_arrival", "lost_card", "refund"], "without": []}
     result = cli("learn", test_file, "--model", tmp_path / "without", "--no-names", code=1)
     assert "--no-names was fixed" in result.stderr

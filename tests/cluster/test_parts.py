@@ -78,7 +78,7 @@ def test_parts_bring_the_samples_that_one_process_would_have_judged():
     parts = [learn_part(alone, rows[a:b], labels[a:b]) for a, b in reversed(edges)]
 
     def pending(learner):
-        found = learner.engine.model.evidence.pending
+        found = learner.engine.model.pending
         pairs = zip(found.labels, found.values, strict=True)
         return {(label, row.tobytes()) for label, row in pairs}
 

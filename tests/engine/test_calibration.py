@@ -8,6 +8,7 @@ import pytest
 from klda import KLDA, LDA
 from klda.engine.calibration import OCTAVES, Evidence
 from klda.inspection.evaluation import Reliability
+from klda.inspection.quality import quality_of
 from tests import reference
 from tests.reference import DEVICE
 
@@ -80,8 +81,9 @@ def test_expected_accuracy_is_that_of_new_samples():
     X, y = reference.blobs(4000, 10, 12, spread=2.5)
     for n in (120, 600, 2000):
         model = make().fit(X[:n], y[:n])
-        expected, low, high = model.solution_.calibration.expected_accuracy()
-        assert low < expected < high
+        quality = quality_of(model.solution_)
+        expected = quality.accuracy
+        assert quality.low < expected < quality.high
         samples = np.array([len(model.solution_.calibration.right), len(X) - n])
         deviation = np.sqrt(np.sum(expected * (1 - expected) / samples))  # of both rates
         assert model.score(X[n:], y[n:]) == pytest.approx(expected, abs=3 * deviation)
@@ -96,7 +98,7 @@ def test_expected_accuracy_from_few_samples_is_right_on_average(k):
         model = make(n_components=256).fit(X[few], y[few])
         rest = np.setdiff1d(np.arange(1000), few)
         accuracy, found = model.score(X[rest], y[rest]), model.solution_.calibration
-        gaps.append(found.expected_accuracy()[0] - accuracy)
+        gaps.append(quality_of(model.solution_).accuracy - accuracy)
         of_hits.append(found.right.mean() - accuracy)
     assert abs(np.mean(gaps)) < 0.02 + 2.5 * np.std(gaps) / np.sqrt(40)
     assert np.std(gaps) < np.std(of_hits)  # of which there are few
@@ -122,8 +124,8 @@ def test_a_range_holds_the_accuracy_as_often_as_it_says():
         X, y = reference.blobs(1500, 10, 6, spread=2.5, seed=seed)
         n = (24, 60, 150)[seed % 3]
         model = make().fit(X[:n], y[:n])
-        _, low, high = model.solution_.calibration.expected_accuracy()
-        inside.append(low <= model.score(X[n:], y[n:]) <= high)
+        quality = quality_of(model.solution_)
+        inside.append(quality.low <= model.score(X[n:], y[n:]) <= quality.high)
     assert np.mean(inside) >= 0.8  # 90% of sixty, give or take two and a half deviations
 
 

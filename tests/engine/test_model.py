@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klda import KLDA, KldaError
-from klda.engine import model as models
+from klda.engine import sizes
 from klda.engine.arrays import choose_backend
 from klda.engine.engine import Engine, PredictionOnlyError
 from klda.engine.feature_map import Draw, FourierMap, IdentityMap
@@ -29,7 +29,7 @@ PARAMETERS = Parameters(
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(models, "EXACT_KERNEL_ROWS", FEW)
+    monkeypatch.setattr(sizes, "EXACT_KERNEL_ROWS", FEW)
 
 
 def make(kind="KLDA", keep_all=False):
@@ -169,7 +169,7 @@ def test_a_model_that_keeps_all_rows_can_take_no_others():
 
 def test_hints_are_classes_without_samples():
     engine = Engine(PARAMETERS, learn(make(), np.arange(100)))
-    engine.hint(X[:1] * 0 + 9, [77])
+    engine.set_name_rows(X[:1] * 0 + 9, [77])
     assert engine.counts[77] == 0
     solution = engine.solution()
     assert solution.answer(X[:1] * 0 + 9).labels[0, 0] == 77
@@ -254,9 +254,9 @@ def test_forgotten_rows_are_not_pending_any_more():
     model = KLDA(n_components=128, gamma=0.02, random_state=0).fit(rows[:300], labels[:300])
     model.partial_fit(rows[300:], labels[300:])
     assert model.model_.rows is None
-    assert len(model.model_.evidence.pending) == 20
+    assert len(model.model_.pending) == 20
     model.remove(rows[300:] * (1 + 1e-5 * rng.normal(size=(20, 16))), labels[300:])
-    assert len(model.model_.evidence.pending) == 0
+    assert len(model.model_.pending) == 0
     assert not any(
         np.isin(rows[300:], array).any()
         for array in model.model_.pack()[0].values()

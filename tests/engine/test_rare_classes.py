@@ -117,7 +117,7 @@ def test_classes_without_names_lean_on_the_others_even_beside_a_declared_one():
     engine.add(X[keep].astype("f4"), y[keep].tolist())
     assert (engine.solved_rule().mixing.ridges > 0)[:2].all()
     before = engine.solution().scores(X)
-    engine.hint(X[:1].astype("f4"), [9])
+    engine.set_name_rows(X[:1].astype("f4"), [9])
     assert (engine.solved_rule().mixing.ridges > 0)[:2].all()
     answers = engine.solution().scores(X)[:, :6].argmax(axis=1)
     assert (answers == before.argmax(axis=1)).mean() > 0.9

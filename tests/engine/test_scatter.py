@@ -53,8 +53,8 @@ def test_the_inverse_follows_rows_that_come_and_go():
         expected = expected + sign * rows.T @ rows
         assert inverse.is_for(scatter)
         vectors = scatter.backend.asarray(RNG.normal(size=(4, D)))
-        inverse, solved = inverse.advanced(scatter, vectors)
-        found = inverse.update(solved, vectors)
+        inverse = inverse.advanced(scatter, {"means": vectors})
+        found = inverse.with_r("means")[1]
         vectors = scatter.backend.to_numpy(vectors)
         wanted = np.linalg.solve(expected + 3.0 * np.eye(D), vectors.T).T
         assert relative_error(scatter.backend.to_numpy(found), wanted) < 1e-10

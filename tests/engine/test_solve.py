@@ -109,7 +109,7 @@ def test_a_declared_class_costs_no_statistics_and_no_factorisation(monkeypatch):
     engine.solution()
     monkeypatch.setattr(type(engine.model.backend), "factorise", None)
     monkeypatch.setattr(type(engine.model), "_batches", None)
-    engine.hint(X[:1], [99])
+    engine.set_name_rows(X[:1], [99])
     assert 99 in engine.solution().classes
 
 
@@ -137,13 +137,14 @@ def test_samples_left_out_score_as_if_never_learned():
     engine.solution()
     Z, rule = reference.lifted(engine.model.map, X), engine.solved_rule()
     _, ours, _ = left_out.leave_one_out(rule, engine.model.map.lift(X[:20]), y[:20].tolist())
-    rho, g = rule.factor.inverse.rho, reference.statistics(Z, y)[2].mean(axis=0)
+    rho, g = rule.inverse.rho, reference.statistics(Z, y)[2].mean(axis=0)
     for i in range(20):
         rest = np.arange(150) != i
         _, _, means, scatter = reference.statistics(Z[rest], y[rest])
         linear = 150 * (Z[i] - g) @ np.linalg.solve(scatter + rho * np.eye(48), (means - g).T)
         # The rule's constants stay: a new input meets them as they are.
-        np.testing.assert_allclose(ours[i], linear + rule.offsets, rtol=1e-6, atol=1e-6)
+        expected = linear + rule.solution.distance.offsets
+        np.testing.assert_allclose(ours[i], expected, rtol=1e-6, atol=1e-6)
 
 
 def test_a_sample_left_out_is_removed_from_all_estimated_means():
@@ -151,11 +152,11 @@ def test_a_sample_left_out_is_removed_from_all_estimated_means():
     names = reference.blobs(5, 6, 5, seed=1)[0]  # of the four classes, and of a declared one
     chosen = parameters(small_sample_correction=False)
     engine = learned(X, y, chosen)
-    engine.hint(names, [0, 1, 2, 3, 9])
+    engine.set_name_rows(names, [0, 1, 2, 3, 9])
     engine.solution()
     Z, rule = reference.lifted(engine.model.map, X), engine.solved_rule()
     _, ours, _ = left_out.leave_one_out(rule, engine.model.map.lift(X[:20]), y[:20].tolist())
-    rho, to_numpy = rule.factor.inverse.rho, engine.model.backend.to_numpy
+    rho, to_numpy = rule.inverse.rho, engine.model.backend.to_numpy
     g, estimates = to_numpy(rule.centre), to_numpy(rule.classes.means)
     means = reference.statistics(Z, y)[2]
     for i in range(20):
@@ -164,7 +165,8 @@ def test_a_sample_left_out_is_removed_from_all_estimated_means():
         moved = rule.classes.pull[:, :4] @ (without - means)
         P = 150 * np.linalg.inv(scatter + rho * np.eye(48))
         linear = (Z[i] - g) @ P @ (estimates + moved).T
-        np.testing.assert_allclose(ours[i], linear + rule.offsets, rtol=1e-6, atol=1e-6)
+        expected = linear + rule.solution.distance.offsets
+        np.testing.assert_allclose(ours[i], expected, rtol=1e-6, atol=1e-6)
 
 
 def test_what_a_sample_adds_to_the_length_of_its_class_mean_is_left_out():
@@ -174,13 +176,13 @@ def test_what_a_sample_adds_to_the_length_of_its_class_mean_is_left_out():
     Z, rule = reference.lifted(engine.model.map, X), engine.solved_rule()
     lifted = engine.model.map.lift(X[:20])
     at, _, (_, lengths) = left_out.leave_one_out(rule, lifted, y[:20].tolist())
-    rho, means = rule.factor.inverse.rho, reference.statistics(Z, y)[2]
+    rho, means = rule.inverse.rho, reference.statistics(Z, y)[2]
     counts, centred = np.bincount(y), means - means.mean(axis=0)
     for i in range(20):
         rest = np.arange(150) != i
         scatter, c = reference.statistics(Z[rest], y[rest])[3], at[i]
         R = np.linalg.inv(scatter + rho * np.eye(48))
-        expected = rule.novelty.lengths.copy()
+        expected = rule.solution.distance.lengths.copy()
         expected[c] -= 2 * 150 * (Z[i] - means[c]) @ R @ centred[c] / (counts[c] - 1)
         np.testing.assert_allclose(lengths[i], expected, rtol=1e-6, atol=1e-6)
 

@@ -24,8 +24,8 @@ from hypothesis.stateful import (
 )
 
 from klda import KldaError, Learner
-from klda.engine import model as engine_model
 from klda.engine import ridge as engine_ridge
+from klda.engine import sizes
 from klda.engine import solve as engine_solve
 from klda.engine.rows import halve
 from klda.inspection.refusal import Refusal
@@ -34,7 +34,7 @@ from tests.factories import LetterCounts, assert_same_scores, rows_of, small
 from tests.learner.known import Change, UnreachableError, known_after
 
 # More for a longer search, such as 5000.
-EXAMPLES = int(os.environ.get("KLDA_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("KLDA_EXAMPLES", "250"))
 CLASSES = ["ant", "bee", "cat fish", "dog"]
 FRESH = ["elk", "fox", "gnu"]
 MODELS = {
@@ -57,8 +57,8 @@ class AnyOrder(RuleBasedStateMachine):
         super().__init__()
         self.patch = pytest.MonkeyPatch()
         # A model changes its ways after few samples: at 9, at 21, and when 16 are pending.
-        self.patch.setattr(engine_model, "EXACT_KERNEL_ROWS", 8)
-        self.patch.setattr(engine_model, "MOST_PENDING", 16)
+        self.patch.setattr(sizes, "EXACT_KERNEL_ROWS", 8)
+        self.patch.setattr(sizes, "MOST_PENDING", 16)
         self.scratch = tempfile.TemporaryDirectory()
         self.changes, self.inputs, self.rows, self.ids = [], [], [], []
         self.latest, self.views = 0, []
@@ -90,8 +90,8 @@ class AnyOrder(RuleBasedStateMachine):
         self.encoder = LetterCounts() if encoder == "text" else encoder
         self.is_text = encoder == "text"
         if kind == "rarely judged":  # the ridge stands for a while
-            self.patch.setattr(engine_ridge, "ALWAYS_JUDGED", 8)
-            self.patch.setattr(engine_ridge, "CHANGE", 30.0)
+            self.patch.setattr(sizes, "ALWAYS_JUDGED", 8)
+            self.patch.setattr(engine_ridge, "LARGEST_CHANGE", 30.0)
         self.parameters = small(dtype="float64", **MODELS[kind])
         self.learner = self.new()
         self.known = known_after([])
@@ -456,12 +456,14 @@ class AnyOrder(RuleBasedStateMachine):
         rule = self.learner.engine.solved_rule()
         with pytest.MonkeyPatch.context() as patch:
             if self.kind == "rarely judged":  # when it was last judged, there were others
-                patch.setattr(engine_solve, "find_ridge", lambda *_, **__: rule.factor.ridge)
+                patch.setattr(engine_solve, "find_ridge", lambda *_, **__: (rule.rho, rule.choice))
             # The ridge is at least sqrt(eps) of the mean eigenvalue, hence the condition at most
             # D / sqrt(eps), and rounding by eps becomes D sqrt(eps).
             assert_same_scores(self.learner, never, self.probe(), rtol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::klda.learner.ForgetTraceWarning")
+@pytest.mark.filterwarnings("ignore::klda.labels.SimilarClassWarning")
 def test_what_is_left_is_all_that_counts():
     run_state_machine_as_test(
         AnyOrder,

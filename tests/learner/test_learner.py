@@ -12,7 +12,7 @@ import pytest
 from klda import KLDA, LDA, NCM, KLDAEnsemble, KldaError, Learner, encoders
 from klda.data import open_table
 from klda.encoders.encoder import gamma_for
-from klda.engine import model as engine_model
+from klda.engine import sizes
 from klda.labels import MAX_LABEL_LENGTH
 from klda.learner import FoundationModelError
 from klda.learner.draft import HISTORY_LENGTH
@@ -66,7 +66,7 @@ def test_learning_texts_in_pieces_gives_what_learning_at_once_gives(at_once, pie
 
 
 def test_learning_in_batches_keeps_what_was_known_of_the_unknown(monkeypatch):
-    monkeypatch.setattr(engine_model, "EXACT_KERNEL_ROWS", 8)
+    monkeypatch.setattr(sizes, "EXACT_KERNEL_ROWS", 8)
     bot, streamed, batches = taught(), taught(), [samples("ef"), samples("gh")]
     assert bot.threshold() == streamed.threshold()
     for batch in batches:

@@ -42,10 +42,10 @@ def no_encoder(learner, message=None):
 
 
 def is_name(learner, label, text):
-    """Whether the hint of a class is this text."""
-    hints = learner.engine.model.hints
-    [hint] = hints.rows_at(hints.of_class(label))
-    return np.array_equal(hint, learner.encode([text])[0])
+    """Whether the name row of a class is that of this text."""
+    rows = learner.engine.model.name_rows
+    [row] = rows.rows_at(rows.of_class(label))
+    return np.array_equal(row, learner.encode([text])[0])
 
 
 @pytest.mark.parametrize(

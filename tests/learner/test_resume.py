@@ -139,7 +139,7 @@ def test_a_learn_into_an_existing_model_leaves_it_as_it_was_until_it_is_complete
 
 @pytest.mark.parametrize("is_new", [True, False])
 def test_texts_are_learned_in_pauses_as_without(tmp_path, is_new):
-    """The checkpoint has hints of classes whose names had counted before."""
+    """The checkpoint has name rows of classes whose names had counted before."""
     texts = [f"{word} number {i}" for i in range(24) for word in ("card", "loan")]
     path = tmp_path / "rows.jsonl"
     pairs = [{"text": text, "label": text.split()[0]} for text in texts]

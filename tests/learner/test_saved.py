@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from klda import KldaError, Learner, encoders
-from klda.engine import model as engine_model
+from klda.engine import sizes
 from klda.engine.engine import PredictionOnlyError
 from klda.learner import FoundationModelError
 from klda.storage import array_files
@@ -384,8 +384,7 @@ def test_what_leaving_samples_out_had_told_0_2_0_is_not_lost(tmp_path, name):
 
 
 def test_samples_that_a_folder_of_0_2_0_keeps_are_left_out_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("klda.storage.former_versions.EXACT_KERNEL_ROWS", 8)
-    monkeypatch.setattr(engine_model, "EXACT_KERNEL_ROWS", 8)
+    monkeypatch.setattr(sizes, "EXACT_KERNEL_ROWS", 8)
     for name in ("few samples", "ledger"):
         at, _, _ = old(name, tmp_path)
         assert Learner.load(at).threshold() is not None

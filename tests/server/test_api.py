@@ -165,7 +165,7 @@ def test_suggestions_are_those_of_the_learner(client, features_model):
 
 def test_thresholds_are_fitted_as_by_the_learner(client, features_model, tmp_path):
     known = [row for label in CENTRES for row in rows(label, 30, seed=7)]
-    unknown = [[x + 1.5 for x in row] for row in rows("ants", 30, seed=8)]
+    unknown = [[x + 1.0 for x in row] for row in rows("ants", 30, seed=8)]
     body = {"known": {"features": known}, "unknown": {"features": unknown}, "by_class": True}
     learner = Learner.load(features_model)
     expected = learner.tune_unknown(known, unknown, by_class=True).to_dict()

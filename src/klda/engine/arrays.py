@@ -79,13 +79,13 @@ def is_finite(array: np.ndarray) -> bool:
     return bool(np.isfinite([array.min(initial=0), array.max(initial=0)]).all())
 
 
-def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return the product of two matrices of one type, with SciPy's BLAS.
+def product(left: Array, right: Array) -> Array:
+    """Return the product of two matrices of one type: on the CPU with SciPy's BLAS.
 
     NumPy has a BLAS of its own: the threads of each of the two wait busily after a call, which
     slows down the other's. So NumPy multiplies a few rows before SciPy's is there, and never after.
     """
-    if len(left) <= FEW_ROWS and "scipy.linalg" not in sys.modules:
+    if is_torch(left) or (len(left) <= FEW_ROWS and "scipy.linalg" not in sys.modules):
         return left @ right
     gemm = scipy.linalg.blas.dgemm if left.dtype == np.float64 else scipy.linalg.blas.sgemm
     # BLAS takes Fortran-ordered arrays without a copy: these, or their transposes.
@@ -129,10 +129,7 @@ class _Backend:
 
 
 class NumpyBackend(_Backend):
-    """The engine's operations on the CPU, through BLAS and LAPACK in place.
-
-    All products are SciPy's: see `product`.
-    """
+    """The engine's operations on the CPU, through BLAS and LAPACK in place."""
 
     xp = np
 
@@ -159,17 +156,6 @@ class NumpyBackend(_Backend):
 
         _in_threads(turn, len(mapped), CACHED_ROWS, mapped.size)
         return mapped
-
-    def linear(
-        self, rows: np.ndarray, weights: np.ndarray, biases: np.ndarray | None = None
-    ) -> np.ndarray:
-        """Return ``rows weights^T``, plus biases if there are any."""
-        products = product(rows, weights.T)
-        return products if biases is None else products + biases
-
-    def matmul(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """Return the product of two matrices of one type."""
-        return product(left, right)
 
     def sum_of_squares(self, rows: np.ndarray) -> float:
         """Return the sum of all squared entries: a number, or a scalar still on the device."""
@@ -262,16 +248,6 @@ class TorchBackend(_Backend):
     def cosine_map(self, rows: Array, frequencies: Array, phases: Array, scale: float) -> Array:
         """Return ``scale * cos(rows frequencies + phases)``."""
         return self.xp.addmm(phases, rows, frequencies).cos_().mul_(scale)
-
-    def linear(self, rows: Array, weights: Array, biases: Array | None = None) -> Array:
-        """Return ``rows weights^T``, plus biases if there are any."""
-        if biases is None:
-            return rows @ weights.T
-        return self.xp.addmm(biases, rows, weights.T)
-
-    def matmul(self, left: Array, right: Array) -> Array:
-        """Return the product of two matrices of one type."""
-        return left @ right
 
     def sum_of_squares(self, rows: Array) -> Array:
         """Return the sum of all squared entries, on the device."""

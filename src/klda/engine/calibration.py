@@ -36,11 +36,9 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-import scipy
 
-from klda.engine.arrays import Array
+from klda.engine import sizes
 from klda.engine.means import log_priors
-from klda.engine.rows import Rows
 from klda.labels import Label
 
 COUNTS_AS = 0.5  # sample that one left out is worth
@@ -62,11 +60,8 @@ TEMPERATURE_FALLS = 0.15  # octaves, as the samples of a class double
 # 1.8, 0.9 and 1.0 points too low on average over the training rows of fifteen sets, with 3, 5 and
 # 10 samples per class; with it, 0.5, 0.1 and 0.6. From 0.3 to 0.6 it is as good.
 ODDS_GROW = 0.4
-ENOUGH_FOR_A_CLASS = 30  # samples left out
 LOST = -float(np.log(np.finfo(np.float64).tiny))  # largest loss of one of them
 COLUMNS = {"sizes": np.int64, "novelty": np.float64, "behind": np.float64, "doubts": np.float32}
-MOST_KEPT = 2048  # samples left out: the latest ones
-MOST_PENDING = 1024  # samples learned since some were last left out
 ENOUGH = 100  # samples left out; of a model that has grown fast, older ones count up to so many
 
 
@@ -101,7 +96,7 @@ class Calibration:
         return {
             label: self._quantile(np.array(own), reject, overall)
             for label, own in values.items()
-            if len(own) >= ENOUGH_FOR_A_CLASS
+            if len(own) >= sizes.ENOUGH_FOR_A_CLASS
         }
 
     @staticmethod
@@ -114,28 +109,6 @@ class Calibration:
     def error_rate(self) -> float:
         """Fraction of answers that are wrong, as far as that is known."""
         return 1 - self.hits if self.worth else 0.0
-
-    def expected_accuracy(self, level: float = 0.9) -> tuple[float, float, float]:
-        """Return the fraction of answers that will be right, and the range it is likely in.
-
-        NaN, and everything, where no sample could be left out.
-        """
-        if not self.worth:
-            return float("nan"), 0.0, 1.0
-        return self.hits, *likely_range(self.hits, self.worth, level)
-
-    def class_accuracies(self, level: float = 0.9) -> dict[Label, tuple[int, float, float, float]]:
-        """Return the same of each class, after the number of its samples that were left out."""
-        number, right = Counter(self.labels), Counter[Label]()
-        for label, hit in zip(self.labels, self.right.tolist(), strict=False):
-            right[label] += hit
-        if not len(self.right):
-            return {}
-        hits = {label: right[label] / n for label, n in number.items()}
-        return {
-            label: (n, hits[label], *likely_range(hits[label], COUNTS_AS * n, level))
-            for label, n in number.items()
-        }
 
     def pack(self, names: Sequence[Label]) -> dict[str, np.ndarray]:
         """Return named arrays; labels as positions in ``names``."""
@@ -159,7 +132,7 @@ class Calibration:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Samples that were left out, the latest last; and others that are yet to be.
+    """Samples that were left out, the latest last.
 
     Immutable: each verb returns another.
     """
@@ -172,7 +145,6 @@ class Evidence:
     novelty: np.ndarray = field(default_factory=partial(np.empty, 0))
     behind: np.ndarray = field(default_factory=partial(np.empty, 0))
     doubts: np.ndarray = field(default_factory=partial(np.empty, (0, len(OCTAVES)), np.float32))
-    pending: Rows = field(default_factory=Rows)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -184,31 +156,25 @@ class Evidence:
 
     # ---------------------------------------------------------------- verbs
 
-    def learned(self, rows: Array, labels: Sequence[Label]) -> Evidence:
-        """Return the evidence beside samples that are yet to be left out, some of them."""
-        return replace(self, pending=self.pending.add_smallest(rows, labels, MOST_PENDING))
-
     def add(self, new: Evidence) -> Evidence:
-        """Return these and new ones, the latest of them; none is pending."""
+        """Return these and new ones, the latest of them."""
         found = self._with(new)
-        return replace(found._at(np.arange(len(found))[-MOST_KEPT:]), pending=Rows())
+        return found._at(np.arange(len(found))[-sizes.MOST_EVIDENCE :])
 
     def merge(self, other: Evidence) -> Evidence:
         """Add the samples of another model; those of the larger of the two models come last."""
         both = self._with(other)
         order = np.argsort(both.sizes, kind="stable")
-        if len(order) > MOST_KEPT:
-            order = order[np.linspace(0, len(order), MOST_KEPT, endpoint=False).astype(int)]
-        more = other.pending
-        merged = both._at(order)
-        return merged.learned(more.values, more.labels.tolist()) if len(more) else merged
+        if len(order) > sizes.MOST_EVIDENCE:
+            spread = np.linspace(0, len(order), sizes.MOST_EVIDENCE, endpoint=False)
+            order = order[spread.astype(int)]
+        return both._at(order)
 
-    def without(
-        self, fractions: Mapping[Label, float], rows: Array, labels: Sequence[Label]
-    ) -> Evidence:
-        """Drop fractions of the classes that were removed, and these samples if they are pending.
+    def without(self, fractions: Mapping[Label, float]) -> Evidence:
+        """Drop fractions of the classes of samples that the model no longer has.
 
-        Which of the removed samples were left out is not known: any of their class stand for them.
+        It is not known which of the removed samples were left out, so any of the same class are
+        dropped instead.
         """
         held = Counter(label for label in self.labels if label in fractions)
         left = {label: round(fractions[label] * n) for label, n in held.items()}
@@ -218,24 +184,16 @@ class Evidence:
                 left[label] -= 1
             else:
                 kept.append(i)
-        return replace(
-            self._at(np.array(kept, np.int64)), pending=self.pending.discard(rows, labels)
-        )
+        return self._at(np.array(kept, np.int64))
 
-    def drop(self, label: Label) -> tuple[Evidence, Evidence]:
+    def split(self, label: Label) -> tuple[Evidence, Evidence]:
         """Return all without the samples of a class, and these."""
         own = np.array([held == label for held in self.labels], bool)
-        at = self.pending.of_class(label)
-        without, pending = self._at(np.flatnonzero(~own)), self.pending.without(at)
-        return (
-            replace(without, pending=pending),
-            replace(self._at(np.flatnonzero(own)), pending=self.pending.at(at)),
-        )
+        return self._at(np.flatnonzero(~own)), self._at(np.flatnonzero(own))
 
     def rename(self, old: Label, new: Label) -> Evidence:
         """Give a class another name."""
-        labels = [new if label == old else label for label in self.labels]
-        return replace(self, labels=labels, pending=self.pending.rename(old, new))
+        return replace(self, labels=[new if label == old else label for label in self.labels])
 
     def calibration(self, labels: Sequence[Label], counts: np.ndarray, unit: float) -> Calibration:
         """Return what it says about a rule, given its classes and its unit."""
@@ -272,7 +230,7 @@ class Evidence:
     # ---------------------------------------------------------------- storage
 
     def pack(self, names: Sequence[Label]) -> dict[str, np.ndarray]:
-        """Return named arrays of those left out; labels as positions in ``names``."""
+        """Return named arrays; labels as positions in ``names``."""
         if not len(self):
             return {}
         positions = {name: i for i, name in enumerate(names)}
@@ -290,7 +248,7 @@ class Evidence:
         }
         if {len(column) for column in columns.values()} != {len(labels)}:
             raise ValueError("the arrays of the evidence differ in length")
-        return replace(cls(), labels=labels, **columns)
+        return cls(labels, **columns)
 
     # ---------------------------------------------------------------- inside
 
@@ -298,11 +256,11 @@ class Evidence:
         both: dict[str, Any] = {
             k: np.concatenate([getattr(self, k), getattr(other, k)]) for k in COLUMNS
         }
-        return replace(self, labels=[*self.labels, *other.labels], **both)
+        return Evidence([*self.labels, *other.labels], **both)
 
     def _at(self, rows: np.ndarray) -> Evidence:
         some: dict[str, Any] = {name: getattr(self, name)[rows] for name in COLUMNS}
-        return replace(self, labels=[self.labels[i] for i in rows], **some)
+        return Evidence([self.labels[i] for i in rows], **some)
 
     def _of_size(self, n_samples: int) -> Evidence:
         """Return what counts for a model of this size: left out since it had half as many samples.
@@ -316,13 +274,6 @@ class Evidence:
 def usual_temperature(unit: float, n_classes: int) -> float:
     """Return the temperature that is expected before there is evidence."""
     return USUAL_TEMPERATURE * unit / float(np.sqrt(max(n_classes, 1)))
-
-
-def likely_range(hits: float, worth: float, level: float) -> tuple[float, float]:
-    """Return where a fraction is likely to be, given the one among so many samples."""
-    right, wrong = hits * worth + 0.5, (1 - hits) * worth + 0.5  # Jeffreys' prior
-    low, high = scipy.special.betaincinv(right, wrong, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
 
 
 def _lowest(places: np.ndarray, losses: np.ndarray) -> float:

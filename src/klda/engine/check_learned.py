@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 import scipy
 
-from klda.engine.arrays import Array
+from klda.engine.arrays import Array, product
 from klda.engine.model import Model
 from klda.engine.rows import TOLERANCE, NotLearnedError
 from klda.engine.rule import Rule
@@ -61,10 +61,10 @@ def _check_scatter(model: Model, rule: Rule, samples: Array, labels: Sequence[La
     """Look whether what is to be removed is in the scatter."""
     present, counts = np.unique(np.asarray(labels), return_counts=True)
     change = model.statistics.rows_of_removal(model.map.lift(samples), counts, present.tolist())
-    backend, inverse = model.backend, rule.factor.inverse
+    backend, inverse = model.backend, rule.inverse
     largest = float(backend.to_numpy((change * change).sum(1)).max())
     # How much of the scatter the rows make up.
-    overlap = backend.to_numpy(backend.linear(inverse.apply(change), change), np.float64)
+    overlap = backend.to_numpy(product(inverse.apply(change), change.T), np.float64)
     # A row that is off by e adds at most ``|e| / sqrt(rho)`` to the root of an eigenvalue.
     limit = float((1 + TOLERANCE * (1 + np.sqrt(largest / inverse.rho))) ** 2)
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -38,16 +38,6 @@ class PredictionOnlyError(KldaError):
 Stored: TypeAlias = tuple[Arrays, Meta, Backend]
 
 
-@dataclass(frozen=True, eq=False)
-class Last:
-    """The last solution: of which model, with which parameters, and what it was made of."""
-
-    of: Model | Stored | None
-    parameters: Parameters
-    solution: Solution
-    rule: Rule | None = None  # None for a solution that was stored
-
-
 class Engine:
     """A model, how it is solved, its last solution and the lock.
 
@@ -65,10 +55,10 @@ class Engine:
         solution: Solution | None = None,  # the model's, as solved before
     ) -> None:
         self.parameters, self.keep_all = parameters, keep_all
-        self._held, self._last = model, None
-        if solution is not None:
-            self._last = Last(model, parameters, solution)
-        self._calibrated_for = parameters
+        self._held, self._solution = model, solution
+        self._rule: Rule | None = None  # what the solution was made of; None if that was stored
+        # What the solution is of; what the evidence of the model is for.
+        self._solved_for, self._calibrated_for = (model, parameters), parameters
         self._lock = threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -83,12 +73,12 @@ class Engine:
     @property
     def is_new(self) -> bool:
         """Whether it has never learned anything: not even the width of a row is known."""
-        return self._held is None and self._last is None
+        return self._held is None and self._solution is None
 
     @property
     def predicts_only(self) -> bool:
         """Whether there is a solution, but no model to learn with."""
-        return self._held is None and self._last is not None
+        return self._held is None and self._solution is not None
 
     @property
     def model(self) -> Model:
@@ -107,7 +97,8 @@ class Engine:
                     "saved without compact=True."
                 )
             model = Model.unpack(*held)
-            self._last = self._last and replace(self._last, of=model)
+            if self._solved_for[0] is held:
+                self._solved_for = model, self._solved_for[1]
             self._held = model
             return model
 
@@ -115,14 +106,14 @@ class Engine:
     def model(self, model: Model) -> None:
         with self._lock:
             if not self.parameters.calibrated:  # no sample will ever be left out
-                model = replace(model, evidence=Evidence())
+                model = replace(model, evidence=Evidence(), pending=Rows())
             self._held = model
 
     @property
     def _known(self) -> Model | Solution:
-        """What tells counts and width: a stored model is not read for these."""
-        last = self._last
-        return last.solution if last is not None and last.of is self._held else self.model
+        """What tells counts and width: a stored model, which its solution is of, is not read."""
+        held = self._held
+        return held if isinstance(held, Model) else self._solution or self.model
 
     @property
     def counts(self) -> dict[Label, int]:
@@ -158,14 +149,14 @@ class Engine:
         backend = choose_backend(self.parameters.device, self.parameters.dtype, rows)
         return Model.new(self.parameters.feature_map(rows, backend), keep_all=self.keep_all)
 
-    def hint(self, rows: np.ndarray, labels: Sequence[Label]) -> None:
-        """Take other hints, one row per class, in the place of all before."""
+    def set_name_rows(self, rows: np.ndarray, labels: Sequence[Label]) -> None:
+        """Take other features of class names, one row per class, in the place of all before."""
         with self._lock:
             if self.is_new and not len(rows):
                 return
             model = self._model_for(rows)
-            hints = Rows.of(np.asarray(rows, model.backend.dtype), labels) if len(rows) else Rows()
-            self.model = replace(model, hints=hints)
+            given = np.asarray(rows, model.backend.dtype)
+            self.model = replace(model, name_rows=Rows.of(given, labels) if len(rows) else Rows())
 
     def remove(self, rows: Array, labels: Sequence[Label], *, verify: bool = True) -> None:
         """Forget samples that were learned; a class without samples left is dropped.
@@ -201,7 +192,8 @@ class Engine:
         """Return an independent copy; models and solutions, which never change, are shared."""
         with self._lock:
             twin = Engine(self.parameters, self._held, keep_all=self.keep_all)
-            twin._last, twin._calibrated_for = self._last, self._calibrated_for
+            twin._solution, twin._rule = self._solution, self._rule
+            twin._solved_for, twin._calibrated_for = self._solved_for, self._calibrated_for
             return twin
 
     def frozen(self) -> Engine:
@@ -213,21 +205,18 @@ class Engine:
     def solution(self) -> Solution:
         """Return the solution: labels are current, probabilities and thresholds may be missing."""
         with self._lock:
-            last = self._last
-            if last is None or (last.of, last.parameters) != (self._held, self.parameters):
-                self.solved_rule()
-                last = self._last
-            assert last is not None
-            return last.solution
+            if self._solution is None or self._solved_for != (self._held, self.parameters):
+                return self.solved_rule().solution
+            return self._solution
 
     def solved_rule(self) -> Rule:
         """Return what the solution is made of; a stored solution is solved again for it."""
         with self._lock:
-            model, last = self.model, self._last
-            rule, now = None if last is None else last.rule, (model, self.parameters)
-            if last is None or rule is None or (last.of, last.parameters) != now:
+            model, rule = self.model, self._rule
+            if rule is None or self._solved_for != (model, self.parameters):
                 rule = solve(model, self.parameters, rule)
-                self._last = Last(model, self.parameters, Solution.of(rule), rule)
+                self._rule, self._solution = rule, rule.solution
+                self._solved_for = model, self.parameters
             return rule
 
     def calibrated(self) -> Solution:
@@ -240,16 +229,16 @@ class Engine:
             if self._calibrated_for.scoring() != parameters.scoring():
                 model = model.without_evidence()
             evidence = model.evidence
-            if model.is_few:
+            if model.is_small:
                 evidence = evidence_of(rule, model.rows or Rows())
-            elif len(rule.labels) > 1:  # a single class tells nothing yet
-                evidence = evidence.add(evidence_of(rule, evidence.pending))
-                model = replace(model, evidence=evidence)
-            found = evidence.calibration(rule.labels, rule.counts, rule.unit)
-            solution = replace(solution, calibration=found)
-            self._last = Last(model, parameters, solution, rule)
-            self._held, self._calibrated_for = model, parameters
-            return solution
+            elif len(rule.classes.labels) > 1:  # a single class tells nothing yet
+                evidence = evidence.add(evidence_of(rule, model.pending))
+                model = replace(model, evidence=evidence, pending=Rows())
+            found = evidence.calibration(rule.classes.labels, rule.classes.counts, rule.unit)
+            self._solution = replace(solution, calibration=found)
+            self._held, self._solved_for = model, (model, parameters)
+            self._calibrated_for = parameters
+            return self._solution
 
     # ---------------------------------------------------------------- storage
 

@@ -24,6 +24,7 @@ from klda.engine.arrays import (
     Packed,
     choose_backend,
     on_cpu,
+    product,
 )
 from klda.engine.random_stream import RandomStream, orthogonal
 
@@ -215,9 +216,9 @@ class KernelMap:
     def lift(self, rows: Array) -> Array:
         """Map rows ``(n, d)`` to their features ``(n, r)``."""
         rows = self.backend.asarray(rows) * self.scales - self.centre
-        inner = self.backend.linear(rows, self.support)
+        inner = product(rows, self.support.T)
         kernel = relative_kernel(rows, self.support, inner, self.gamma, self.backend.xp)
-        return self.backend.linear(kernel, self.whitener.T)
+        return product(kernel, self.whitener)
 
     def pack(self) -> Packed:
         """Return named arrays and JSON-able values."""

@@ -33,7 +33,8 @@ SMALLEST_LEVERAGE_SLACK = 1e-3  # of 1 - a v^T R v, where rounding would make it
 
 def evidence_of(rule: Rule, rows: Rows) -> Evidence:
     """Leave samples out of a rule that has learned them, as far as their classes have others."""
-    counts, found = dict(zip(rule.labels, rule.counts.tolist(), strict=True)), Evidence()
+    solution, found = rule.solution, Evidence()
+    counts = solution.counts
     if len(counts) < 2:
         return found
     chosen = [i for i, label in enumerate(rows.labels.tolist()) if counts.get(label, 0) > 1]
@@ -43,15 +44,15 @@ def evidence_of(rule: Rule, rows: Rows) -> Evidence:
         some = rows.at(chosen[start : start + step])
         labels = some.labels.tolist()
         if rule.lifted is None:
-            lifted = rule.feature_map.lift(some.values)
+            lifted = solution.map.lift(some.values)
         else:  # of a small model, whose samples these are
             lifted = rule.lifted[chosen[start : start + step]]
         own, scores, of_lda = leave_one_out(rule, lifted, labels)
         scores = (scores - scores.max(axis=1, keepdims=True)) / usual
         new = Evidence(
             labels,
-            np.full(len(own), rule.counts.sum()),
-            rule.novelty.of_lda_scores(*of_lda) / rule.unit,
+            np.full(len(own), solution.class_counts.sum()),
+            solution.distance.of_lda_scores(*of_lda) / rule.unit,
             -scores[np.arange(len(own)), own],
             _doubts(scores),
         )
@@ -75,9 +76,9 @@ def leave_one_out(
     labels : sequence
         Their classes.
     """
-    classes, inverse, n = rule.classes, rule.factor.inverse, rule.n_samples
+    classes, inverse, n = rule.classes, rule.inverse, rule.n_samples
     backend = inverse.scatter.backend
-    places = {label: i for i, label in enumerate(rule.labels)}
+    places = {label: i for i, label in enumerate(classes.labels)}
     at = np.array([places[label] for label in labels], np.int64)
     own = backend.index(at)
     relative = backend.asarray(rows) - rule.centre
@@ -87,7 +88,7 @@ def leave_one_out(
     zv = backend.to_numpy((relative * lever).sum(1), np.float64)
     # R is symmetric: the scores N (z - g) R (mu_m - g) need no weights but the own class's.
     stacked = backend.xp.concat([lever, n * lever + classes.of_samples_r[own]])
-    products = backend.to_numpy(backend.linear(stacked, classes.means), np.float64)
+    products = backend.to_numpy(product(stacked, classes.means.T), np.float64)
     means_v, linear = np.split(products, 2)
     return at, *_left_out_scores(rule, at, vv, zv, means_v, linear)
 
@@ -105,14 +106,14 @@ def _left_out_scores(
     These are ``v^T R v``, ``(z - g)^T R v``, ``(mu_m - g)^T R v`` and
     ``n (z - g)^T R (mu_m - g)``.
     """
-    mixing, n = rule.mixing, rule.n_samples
-    counts = rule.counts[at].astype(np.float64)
+    classes, mixing, distance = rule.classes, rule.mixing, rule.solution.distance
+    n, counts = rule.n_samples, classes.counts[at].astype(np.float64)
     step, ratio = 1 / (counts - 1), counts / (counts - 1)
     k = ratio / np.maximum(1 - ratio * vv, SMALLEST_LEVERAGE_SLACK)
     linear = linear + n * (k * zv)[:, None] * means_v
-    pull, each = rule.classes.pull, np.arange(len(at))
+    pull, each = classes.pull, np.arange(len(at))
     moves = n * step * (1 + k * vv)
-    lengths = np.tile(rule.novelty.lengths, (len(at), 1))
+    lengths = np.tile(distance.lengths, (len(at), 1))
     own_moves = moves if pull is None else moves * pull[at, at]
     own_moves = np.where(mixing.ridges[at], 0.0, own_moves)  # of a mean that leans on the others
     lengths[each, at] -= 2 * own_moves * means_v[each, at]
@@ -127,7 +128,7 @@ def _left_out_scores(
         weights = _combination_without(mixing, own, n, *parts)
         mixed[leaning, own] = np.einsum("im,im->i", weights, linear[leaning])
     blended = mixed if rule.blend is None else product(mixed, rule.blend)
-    return blended + rule.offsets, (mixed + rule.offsets, lengths)
+    return blended + distance.offsets, (mixed + distance.offsets, lengths)
 
 
 def _combination_without(

@@ -43,16 +43,17 @@ from no samples of a class to eighty.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import scipy
 
+from klda.engine import sizes
 from klda.engine.arrays import Array, product
 from klda.engine.statistics import ClassStatistics
 from klda.labels import Label
 
-MOST_NAMES = 2048  # that are compared with each other; of more, only those without samples count
 SHARED = 0.65  # a: part of the residuals' variance that classes with similar names share
 USUAL_SLOPE = 0.4  # where fewer than two classes with different names have samples
 USUAL_WORTH = 4.0  # samples
@@ -62,16 +63,6 @@ NO_VARIANCE = 1e-6  # relative; the direction in which means add up to zero has 
 # the names of classes that are all the same
 ALMOST_NO_RIDGE = 1e-3  # of the largest eigenvalue: a guard against rounding
 LEAST_OF_AVERAGE = 0.1  # of the average count: added to all counts, however uneven they are
-
-
-@dataclass(frozen=True, eq=False)
-class Names:
-    """Features of the names of classes, with samples or without."""
-
-    labels: tuple[Label, ...] = ()
-    rows: Array = None  # one per label
-    source: object = None  # what the features were computed from
-    whitened: bool = True  # which inner products tell how names and class means are related
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,83 +100,93 @@ class ClassMeans:
 
 
 def class_means(
-    statistics: ClassStatistics, names: Names, means: Array, said: Array, d_out: float
+    statistics: ClassStatistics,
+    name_labels: Sequence[Label],
+    means: Array,
+    names: Array,
+    d_out: float | None,
 ) -> ClassMeans:
     """Estimate the means of all classes from samples and names.
+
+    Along the first axis of all arrays of shape (2, n, D) are the plain rows and these times R.
 
     Parameters
     ----------
     statistics : ClassStatistics
         Of the samples.
-    names : Names
-        Of classes with samples and without.
-    means, said : array of shape (2, n, D)
-        Class means relative to one row, and these times R; the same of the names.
-    d_out : float
-        ``tr(P Sigma)`` as a new sample sees it.
+    name_labels : sequence of labels
+        The classes that names are of, with samples or without.
+    means, names : array of shape (2, n, D)
+        Class means and lifted names, relative to one row.
+    d_out : float or None
+        ``tr(P Sigma)`` as a new sample sees it; None if plain inner products tell how names and
+        class means are related.
     """
     backend = statistics.backend
-    labels = tuple(sorted({*statistics.labels, *names.labels}))
+    labels = tuple(sorted({*statistics.labels, *name_labels}))
     place = {label: i for i, label in enumerate(labels)}
     taught = np.array([place[label] for label in statistics.labels], np.int64)
     counts = np.zeros(len(labels), np.int64)
     counts[taught] = statistics.counts
-    own = backend.zeros((2, len(labels), means.shape[2]))
-    own[:, backend.index(taught)] = means
-    if not names.labels:
-        return ClassMeans(labels, counts, counts, own[0], own[1], own[0], own[1])
-    # Names of classes with samples come first, then those of declared ones.
-    named = np.array([place[label] for label in names.labels], np.int64)
-    chosen = np.argsort(counts[named] == 0, kind="stable")
-    k = int((counts[named] > 0).sum())
-    if len(labels) > MOST_NAMES:
-        chosen, k = chosen[k:], 0
-    places, at = named[chosen], backend.index(named[chosen])
-    name = said[:, backend.index(chosen)]
+    of_samples = backend.zeros((2, len(labels), means.shape[2]))
+    of_samples[:, backend.index(taught)] = means
+    if not len(name_labels):
+        return ClassMeans(labels, counts, counts, *of_samples, *of_samples)
+    # The names of classes with samples come first, then those of declared ones.
+    named = np.array([place[label] for label in name_labels], np.int64)
+    order = np.argsort(counts[named] == 0, kind="stable")
+    n_both = int((counts[named] > 0).sum())
+    if len(labels) > sizes.MOST_NAMED:
+        order, n_both = order[n_both:], 0
+    places, at = named[order], backend.index(named[order])
     # Names have an average of their own: they differ from samples in all classes alike.
-    known = own[:, at[:k]] if k else means
-    average = (known if known.shape[1] else name).mean(1)[:, None]
-    mean, name = own[:, at[:k]] - average, name - (name[:, :k].mean(1)[:, None] if k else average)
-    apart, lengths = (float((rows[0] ** 2).sum()) for rows in (name[:, :k], said))
+    names, both = names[:, backend.index(order)], of_samples[:, at[:n_both]]
+    for_average = both if n_both else means if len(taught) else names
+    average = for_average.mean(1)[:, None]
+    average_name = names[:, :n_both].mean(1)[:, None] if n_both else average
+    from_mean, from_name = both - average, names - average_name
+    apart, lengths = (float((rows[0] ** 2).sum()) for rows in (from_name[:, :n_both], names))
     if apart > NO_VARIANCE * lengths:
-        fit = _fit(statistics, counts[places[:k]], mean, name, d_out if names.whitened else None)
+        slope, name_worth, gains = _fit(
+            statistics, counts[places[:n_both]], from_mean, from_name, d_out
+        )
     else:  # names alone, or all the same, don't tell how means follow from them
-        fit = NameFit(USUAL_SLOPE if len(taught) else 1.0, USUAL_WORTH, np.eye(len(chosen), k))
-    estimates, gains = backend.xp.asarray(own, copy=True), backend.asarray(fit.gains)
-    estimates[:, at] = average + fit.slope * name + gains @ (mean - fit.slope * name[:, :k])
-    own[:, at[k:]] = average + name[:, k:]
+        slope, name_worth = USUAL_SLOPE if len(taught) else 1.0, USUAL_WORTH
+        gains = np.eye(len(order), n_both)
+    estimates = backend.xp.asarray(of_samples, copy=True)
+    residuals = from_mean - slope * from_name[:, :n_both]
+    estimates[:, at] = average + slope * from_name + backend.asarray(gains) @ residuals
+    of_samples[:, at[n_both:]] = average + from_name[:, n_both:]
     # A class without samples is taken for one of average size: its estimate has no sample's noise.
     worth = counts + 0.0
     worth[counts == 0] = np.floor(statistics.counts.mean()) + 1 if len(taught) else 1.0
-    worth[places] += fit.worth
+    worth[places] += name_worth
     pull = np.diag(np.where(np.isin(np.arange(len(labels)), places), 0.0, 1.0))
-    pull[np.ix_(places, places[:k])] = fit.gains
-    return ClassMeans(labels, counts, worth, own[0], own[1], estimates[0], estimates[1], pull)
+    pull[np.ix_(places, places[:n_both])] = gains
+    return ClassMeans(
+        labels, counts, worth, of_samples[0], of_samples[1], estimates[0], estimates[1], pull
+    )
 
 
 def _fit(
-    statistics: ClassStatistics, counts: np.ndarray, mean: Array, name: Array, d_out: float | None
-) -> NameFit:
+    statistics: ClassStatistics,
+    counts: np.ndarray,
+    from_mean: Array,
+    from_name: Array,
+    d_out: float | None,
+) -> tuple[float, float, np.ndarray]:
     """Fit class means to names by inner products: plain ones, or with ``D_out`` whitened ones."""
     backend, n = statistics.backend, statistics.n_scattered
-    rows, times_r = (backend.xp.concat([mean[i], name[i]]) for i in (0, 1))
+    rows, times_r = backend.xp.concat([from_mean, from_name], 1)
     left, within = rows, max(statistics.scatter.trace, 0.0)
     if d_out is not None:
         left, within = times_r * n, d_out * (n - len(statistics.labels))
-    return fit_names(backend.to_numpy(backend.linear(left, rows), np.float64), counts, within, n)
+    return fit_names(backend.to_numpy(product(left, rows.T), np.float64), counts, within, n)
 
 
-@dataclass(frozen=True)
-class NameFit:
-    """How class means follow from names, and from the means of classes with samples."""
-
-    slope: float  # b
-    worth: float  # w, in samples
-    # (H, T): what each of H named classes takes of the residuals of the T that have samples.
-    gains: np.ndarray
-
-
-def fit_names(gram: np.ndarray, counts: np.ndarray, within: float, n_samples: int) -> NameFit:
+def fit_names(
+    gram: np.ndarray, counts: np.ndarray, within: float, n_samples: int
+) -> tuple[float, float, np.ndarray]:
     """Fit class means to names.
 
     Parameters
@@ -199,14 +200,23 @@ def fit_names(gram: np.ndarray, counts: np.ndarray, within: float, n_samples: in
         Sum of squared distances of all samples from the means of their classes.
     n_samples : int
         Number of samples.
+
+    Returns
+    -------
+    slope : float
+        b.
+    worth : float
+        w, in samples.
+    gains : ndarray of shape (H, T)
+        What each named class takes of the residuals of those that have samples.
     """
     n_taught, n_names = len(counts), len(gram) - len(counts)
     means, cross = gram[:n_taught, :n_taught], gram[:n_taught, n_taught : 2 * n_taught]
     names = gram[n_taught:, n_taught:]
-    own = names[:n_taught, :n_taught]
+    taught_names = names[:n_taught, :n_taught]
     tiny = np.finfo(float).tiny
-    slope = max(float(cross.trace()) / max(float(own.trace()), tiny), 0.0)
-    residuals = means - slope * (cross + cross.T) + slope**2 * own
+    slope = max(float(cross.trace()) / max(float(taught_names.trace()), tiny), 0.0)
+    residuals = means - slope * (cross + cross.T) + slope**2 * taught_names
     lengths = np.sqrt(np.maximum(names.diagonal(), tiny))
     shared = SHARED * names / lengths[:, None] / lengths + (1 - SHARED) * np.eye(n_names)
     best, worth, gains = np.inf, USUAL_WORTH, np.zeros((n_names, n_taught))
@@ -219,7 +229,7 @@ def fit_names(gram: np.ndarray, counts: np.ndarray, within: float, n_samples: in
         if loss < best:
             solved = scipy.linalg.cho_solve(factor, shared[:n_taught] / w, check_finite=False)
             best, worth, gains = loss, w, solved.T
-    return NameFit(slope, worth, gains)
+    return slope, worth, gains
 
 
 # ---------------------------------------------------------------- rare classes

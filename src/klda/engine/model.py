@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from klda.engine import sizes
 from klda.engine.arrays import (
     Array,
     Arrays,
@@ -32,18 +33,14 @@ from klda.engine.arrays import (
     row_blocks,
     strip_prefix,
 )
-from klda.engine.calibration import MOST_PENDING, Evidence
+from klda.engine.calibration import Evidence
 from klda.engine.feature_map import FeatureMap, IdentityMap, unpack_map
 from klda.engine.rows import Rows
 from klda.engine.statistics import Batch, ClassStatistics
 from klda.errors import KldaError
 from klda.labels import Label, group_labels
 
-# Up to how many samples the exact kernel is used. Within the training rows of fifteen sets it gains
-# 0.6 points from 513 to 768 samples, and 0.2 from 769 to 1,300; solving takes the cube of their
-# number, at 768 two to three times as long as an update of the random features' statistics.
-EXACT_KERNEL_ROWS = 768
-ALL = 1 << 62
+ALL = 1 << 62  # as the most rows to keep
 
 
 class DamagedModelError(KldaError):
@@ -63,9 +60,12 @@ class Model:
     # Rows are kept while there are at most this many samples; `ALL` keeps them always.
     most_rows: int
     rows: Rows | None  # the samples, if all that were learned are kept
-    # One row per class, what its name says; not among the counts.
-    hints: Rows = field(default_factory=Rows)
-    evidence: Evidence = field(default_factory=Evidence)  # what leaving samples out has told
+    # Features of the names of classes, one row per class; not among the counts.
+    name_rows: Rows = field(default_factory=Rows)
+    # Of larger models: what leaving samples out has told, and some of the samples learned since,
+    # which are yet to be left out.
+    evidence: Evidence = field(default_factory=Evidence)
+    pending: Rows = field(default_factory=Rows)
     # The statistics; None until they are needed, while the rows say the same.
     counted: ClassStatistics | None = None
 
@@ -78,7 +78,7 @@ class Model:
         """
         if keep_all:
             return cls(feature_map, ALL, Rows.halved())
-        return cls(feature_map, feature_map.n_components // 2, Rows())
+        return cls(feature_map, sizes.most_rows(feature_map.n_components), Rows())
 
     # ---------------------------------------------------------------- what it knows
 
@@ -94,9 +94,13 @@ class Model:
         return self.counted
 
     @property
-    def is_few(self) -> bool:
-        """Whether all samples are kept, and few enough for the exact kernel between them."""
-        return self.rows is not None and len(self.rows) <= EXACT_KERNEL_ROWS
+    def is_small(self) -> bool:
+        """Whether all samples are kept, and few enough to be used themselves whenever it is solved.
+
+        Then the features are the exact kernel between them, unless the rule is LDA's alone, and to
+        calibrate it, all of them are left out.
+        """
+        return self.rows is not None and len(self.rows) <= sizes.EXACT_KERNEL_ROWS
 
     @property
     def keeps_all(self) -> bool:
@@ -105,8 +109,8 @@ class Model:
 
     @cached_property
     def counts(self) -> dict[Label, int]:
-        """Samples of each class, sorted by label; none of classes known by a hint alone."""
-        none = dict.fromkeys(self.hints.labels.tolist(), 0)
+        """Samples of each class, sorted by label; none of classes known by name alone."""
+        none = dict.fromkeys(self.name_rows.labels.tolist(), 0)
         if self.rows is not None:
             return dict(sorted((none | self.rows.counts).items()))
         known = zip(self.statistics.labels, self.statistics.counts.tolist(), strict=True)
@@ -130,7 +134,7 @@ class Model:
         """
         if self.rows is not None:
             return {"rows": len(self.rows), "most_rows": self.most_rows}
-        return {"pending": n} if (n := len(self.evidence.pending)) else {}
+        return {"pending": n} if (n := len(self.pending)) else {}
 
     def has_same_samples(self, other: Model) -> bool:
         """Whether another model has learned the same, to the last bit."""
@@ -150,24 +154,24 @@ class Model:
         self, rows: Array, labels: Sequence[Label], ids: Sequence[str | None] | None = None
     ) -> Model:
         """Return the model with samples learned, row i of the class ``labels[i]``."""
-        kept, evidence = None, self.evidence
+        kept, pending = None, self.pending
         if self.rows is not None and len(self.rows) + len(labels) <= self.most_rows:
             kept = self.rows.add(rows, labels, ids)
             if kept.exponents is not None:  # learned as they are kept
                 rows = kept.rows_at(np.arange(len(self.rows), len(kept)))
-        if kept is None or len(kept) > EXACT_KERNEL_ROWS:
-            evidence = self._whole_evidence.learned(rows, labels)
+        if kept is None or len(kept) > sizes.EXACT_KERNEL_ROWS:
+            pending = self._all_pending.add_smallest(rows, labels, sizes.MOST_PENDING)
         counted = self.counted if kept is not None else self.statistics
         if counted is not None:
             counted = counted.change(self._batches([(rows, labels)]), 1)
-        return replace(self, rows=kept, evidence=evidence, counted=counted)
+        return replace(self, rows=kept, pending=pending, counted=counted)
 
     @property
-    def _whole_evidence(self) -> Evidence:
-        """The evidence with all samples that were not left out: while they are few, all of them."""
-        if not self.is_few or not self.rows:
-            return self.evidence
-        return Evidence().learned(self.rows.values, self.rows.labels.tolist())
+    def _all_pending(self) -> Rows:
+        """Some of the samples that were not left out: while they are few, of all of them."""
+        if not self.is_small or not self.rows:
+            return self.pending
+        return Rows().add_smallest(self.rows.values, self.rows.labels.tolist(), sizes.MOST_PENDING)
 
     def without_evidence(self) -> Model:
         """Return the model for a rule with other parameters: its samples are yet to be left out.
@@ -176,11 +180,11 @@ class Model:
         """
         if self.rows is None:
             return self
-        evidence = Evidence()
-        if not self.is_few:
+        pending = Rows()
+        if not self.is_small:
             for rows, labels, _ in self.rows.columns():
-                evidence = evidence.learned(rows, labels)
-        return replace(self, evidence=evidence)
+                pending = pending.add_smallest(rows, labels, sizes.MOST_PENDING)
+        return replace(self, evidence=Evidence(), pending=pending)
 
     def _batches(self, parts: Any) -> Iterator[Batch]:
         """Lift samples block by block, class by class."""
@@ -204,13 +208,14 @@ class Model:
             return self.remove_at(self.rows.find(rows, labels))
         gone = {label: n / self.counts[label] for label, n in Counter(labels).items()}
         counted = self.statistics.change(self._batches([(rows, labels)]), -1)
-        return replace(self, evidence=self.evidence.without(gone, rows, labels), counted=counted)
+        evidence, pending = self.evidence.without(gone), self.pending.discard(rows, labels)
+        return replace(self, evidence=evidence, pending=pending, counted=counted)
 
     def remove_at(self, positions: np.ndarray) -> Model:
         """Return the model without samples given by their positions among those kept."""
         assert self.rows is not None
         kept, counted = self.rows.without(positions), self.counted
-        if len(kept) <= EXACT_KERNEL_ROWS:  # what it would have been, had it never grown
+        if len(kept) <= sizes.EXACT_KERNEL_ROWS:  # what it would have been, had it never grown
             counted = None
         elif counted is not None:
             gone = self.rows.rows_at(positions), self.rows.labels[positions].tolist()
@@ -223,23 +228,31 @@ class Model:
 
         Without the samples, the shared scatter keeps a trace of the class.
         """
-        own_hint, hints = self.hints.at(self.hints.of_class(label)), self.hints.drop({label})
-        gone = replace(self.empty(), hints=own_hint)
+        own_name = self.name_rows.at(self.name_rows.of_class(label))
+        name_rows = self.name_rows.drop({label})
+        gone = replace(self.empty(), name_rows=own_name)
         if self.rows is not None:
             at = self.rows.of_class(label)
             gone = replace(gone, rows=self.rows.at(at))
-            return replace(self.remove_at(at), hints=hints), gone
+            return replace(self.remove_at(at), name_rows=name_rows), gone
         if not self.counts[label]:
-            return replace(self, hints=hints), gone
-        known, (left, own) = self.statistics, self.evidence.drop(label)
-        part = replace(gone, rows=None, evidence=own, counted=known.only(label))
-        return replace(self, hints=hints, evidence=left, counted=known.drop([label])), part
+            return replace(self, name_rows=name_rows), gone
+        known, at = self.statistics, self.pending.of_class(label)
+        left, own = self.evidence.split(label)
+        gone = replace(gone, rows=None, evidence=own, pending=self.pending.at(at))
+        kept = replace(self, name_rows=name_rows, evidence=left, pending=self.pending.without(at))
+        return (
+            replace(kept, counted=known.drop([label])),
+            replace(gone, counted=known.only(label)),
+        )
 
     def merge(self, other: Model) -> Model:
         """Return the model with all that another one with the same feature map learned."""
-        hints = other.hints.drop(self.hints.counts)
-        joined = self.hints.add(hints.values, hints.labels.tolist()) if len(hints) else self.hints
-        merged = replace(self, hints=joined)
+        more = other.name_rows.drop(self.name_rows.counts)
+        joined = (
+            self.name_rows.add(more.values, more.labels.tolist()) if len(more) else self.name_rows
+        )
+        merged = replace(self, name_rows=joined)
         if not any(other.counts.values()):
             return merged
         if other.rows is None and self.keeps_all:
@@ -247,7 +260,8 @@ class Model:
                 "other keeps no ledger, but this learner does: samples would be missing from "
                 "it. Merge this learner into the other one instead."
             )
-        if other.rows is not None and (self.rows is not None or len(other.rows) <= MOST_PENDING):
+        are_few = other.rows is not None and len(other.rows) <= sizes.MOST_PENDING
+        if other.rows is not None and (self.rows is not None or are_few):
             for rows, labels, ids in other.rows.columns():
                 merged = merged.add(rows, labels, ids if merged.keeps_all else None)
             return merged
@@ -255,13 +269,16 @@ class Model:
         if isinstance(self.map, IdentityMap) and isinstance(other.map, IdentityMap):
             offset = self.backend.asarray(other.map.centre) - self.map.centre
             added = added.shift(offset)
-        evidence = self._whole_evidence.merge(other._whole_evidence)
-        return replace(merged, rows=None, evidence=evidence, counted=known.merge(added))
+        pending, more = self._all_pending, other._all_pending
+        if len(more):
+            pending = pending.add_smallest(more.values, more.labels.tolist(), sizes.MOST_PENDING)
+        evidence, counted = self.evidence.merge(other.evidence), known.merge(added)
+        return replace(merged, rows=None, evidence=evidence, pending=pending, counted=counted)
 
     def subtract(self, part: Model) -> Model:
         """Return the model without all that another one learned, which it learned too.
 
-        It undoes `merge`, but for hints.
+        It undoes `merge`, but for name rows.
         """
         if part.rows is not None:
             if self.rows is not None:
@@ -270,10 +287,11 @@ class Model:
             for rows, labels, _ in part.rows.columns():
                 left = left.remove(rows, labels)
             return left
-        counted, pending = self.statistics.merge(part.statistics, -1), part.evidence.pending
+        counted = self.statistics.merge(part.statistics, -1)
         gone = {label: n / self.counts[label] for label, n in part.counts.items() if n}
-        evidence = self.evidence.without(gone, pending.values, pending.labels.tolist())
-        return replace(self, rows=None, evidence=evidence, counted=counted)
+        pending = self.pending.discard(part.pending.values, part.pending.labels.tolist())
+        evidence = self.evidence.without(gone)
+        return replace(self, rows=None, evidence=evidence, pending=pending, counted=counted)
 
     def beyond(self, other: Model) -> Model:
         """Return what this one has learned beyond another that it was, or will be, made of."""
@@ -281,10 +299,8 @@ class Model:
             more = ~np.isin(self.rows.numbers, other.rows.numbers)
             return replace(self.empty(), rows=self.rows.at(np.flatnonzero(more)))
         counted = self.statistics.merge(other.statistics, -1)
-        known = other.evidence.pending
-        pending = self.evidence.pending.discard(known.values, known.labels.tolist())
-        evidence = Evidence(pending=pending)
-        return replace(self.empty(), rows=None, evidence=evidence, counted=counted)
+        pending = self.pending.discard(other.pending.values, other.pending.labels.tolist())
+        return replace(self.empty(), rows=None, pending=pending, counted=counted)
 
     def rename(self, old: Label, new: Label) -> Model:
         """Return the model with a class that has another name; that of another joins the two."""
@@ -294,8 +310,9 @@ class Model:
         return replace(
             self,
             rows=None if self.rows is None else self.rows.rename(old, new),
-            hints=self.hints.drop({old}) if joined else self.hints.rename(old, new),
+            name_rows=self.name_rows.drop({old}) if joined else self.name_rows.rename(old, new),
             evidence=self.evidence.rename(old, new),
+            pending=self.pending.rename(old, new),
             counted=counted,
         )
 
@@ -321,11 +338,12 @@ class Model:
         }
         evidence = add_prefix("evidence/", self.evidence.pack(classes))
         packed = Packed(add_prefix("map/", arrays) | evidence, meta)
-        some = {"rows": self.rows, "hints": self.hints, "pending": self.evidence.pending}
+        some = {"rows": self.rows, "name_rows": self.name_rows, "pending": self.pending}
         for name, kept in some.items():
             if kept is not None and (len(kept) or name == "rows"):
                 packed.put(name, kept.pack())
-        if self.rows is None or (with_map and len(self.rows) > self.map.n_components // 2):
+        most = sizes.most_rows(self.map.n_components)
+        if self.rows is None or (with_map and len(self.rows) > most):
             packed.put("statistics", self.statistics.pack())
         return Packed(add_prefix("learn/", packed.arrays), meta)
 
@@ -352,19 +370,26 @@ class Model:
             feature_map = unpack_map(
                 strip_prefix("map/", arrays), meta, meta["n_features"], backend
             )
-        rows, hints, pending = (
+        rows, name_rows, pending = (
             Rows.unpack(*packed.part(name)) if name in meta else None
-            for name in ("rows", "hints", "pending")
+            for name in ("rows", "name_rows", "pending")
         )
         counts = {k: n for k, n in zip(meta["classes"], meta["counts"], strict=True) if n}
         counted = None
         if "statistics" in meta:
             counted = ClassStatistics.unpack(*packed.part("statistics"), counts, backend)
         evidence = Evidence.unpack(strip_prefix("evidence/", arrays), meta["classes"])
-        evidence = replace(evidence, pending=pending or Rows())
-        model = cls(feature_map, meta["most_rows"], rows, hints or Rows(), evidence, counted)
+        model = cls(
+            feature_map,
+            meta["most_rows"],
+            rows,
+            name_rows or Rows(),
+            evidence,
+            pending or Rows(),
+            counted,
+        )
         known = counted is not None if rows is None else rows.counts == counts
-        chunks = [chunk for kept in (rows, hints, pending) if kept for chunk in kept.chunks]
+        chunks = [chunk for kept in (rows, name_rows, pending) if kept for chunk in kept.chunks]
         if not known or any(chunk.shape[1:] != (feature_map.n_features,) for chunk in chunks):
             raise ValueError("the parts of the model do not agree with each other")
         return model

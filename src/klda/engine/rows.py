@@ -1,8 +1,8 @@
 """Samples that a model keeps as they came: columns with one entry per sample, never changed.
 
 A model keeps all its samples while they are few, or all of them if it is asked to (then in half
-precision); a few others wait until they have been left out once. Hints, one row for each class,
-are such rows too.
+precision); a few others wait until they have been left out once. The features of class names, one
+row for each class, are such rows too.
 """
 
 from __future__ import annotations

@@ -30,14 +30,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from klda.engine.arrays import Array, Backend
-from klda.engine.feature_map import FeatureMap, KernelMap
-from klda.engine.inverse import Factor
-from klda.engine.means import ClassMeans, Mixing, class_means, log_priors, mix_means
+from klda.engine import sizes
+from klda.engine.arrays import Array, Backend, product
+from klda.engine.inverse import InverseScatter
+from klda.engine.means import ClassMeans, Mixing, log_priors, mix_means
 from klda.engine.novelty import RelativeMahalanobis, inverted
 from klda.engine.parameters import Parameters
-from klda.engine.statistics import ClassStatistics
-from klda.labels import Label
+from klda.engine.ridge import RidgeChoice
+from klda.engine.rows import Rows
+from klda.engine.solution import Solution
 
 PRIOR_SCALE = 2.0  # of log priors, times inflation: scores have a larger scale than likelihoods
 # Weight of LDA's scores, in units of k, beside the regression's outputs. Within the training rows
@@ -46,15 +47,22 @@ PRIOR_SCALE = 2.0  # of log priors, times inflation: scores have a larger scale 
 LDA_PART = 4.0
 LEAST_OF_OWN = 0.25  # of an output at the mean of a class is signal, however noisy the mean is
 SMALLEST_OUTPUT = 1e-3  # a guard: nothing is divided by less
-MOST_CLASSES = 1024  # whose means are compared with each other: the largest ones
 
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """A linear rule and what it was made of; classes in the order of their sorted labels."""
+    """A solution and what it was made of, classes in the order of their sorted labels.
 
-    feature_map: FeatureMap | KernelMap  # from a row to the features that the rule is for
-    factor: Factor  # of the scatter in these features
+    The next solve starts from it, and samples are left out of it.
+    """
+
+    solution: Solution  # not calibrated
+    rho: float  # the ridge of the inverse, before it was raised, if it had to be
+    choice: RidgeChoice | None  # of that; None if it was given as a number
+    inverse: InverseScatter  # of the scatter in the features of the solution
+    origin: Array  # (D,): what it was applied to, class means and names, is relative to this row
+    name_rows: Rows  # the names
+    names: Array  # the same lifted
     lifted: Array | None  # the samples, where the features are those that they span
     # Means relative to ``centre``; those times R are multiplied by the number of samples N.
     classes: ClassMeans
@@ -62,92 +70,47 @@ class Rule:
     mixing: Mixing  # how the means of rare classes are improved with the help of the others
     # (M, M): what linear scores are multiplied by, where regression is added.
     blend: np.ndarray | None
-    offsets: np.ndarray  # (M,): what scores have beyond the linear ones
-    novelty: RelativeMahalanobis  # how unlike anything learned an input is
-    weights: Array  # (M, D)
-    biases: Array  # (M,)
-    # What scores and novelty grow with: half the typical squared distance between two class means.
-    # Where names make the means shorter, samples are as long as ever: the geometric mean.
-    unit: float
+    unit: float  # what scores and novelty grow with
     n_samples: int  # samples behind the scatter, at least one
 
-    @property
-    def labels(self) -> tuple[Label, ...]:
-        """The classes."""
-        return self.classes.labels
 
-    @property
-    def counts(self) -> np.ndarray:
-        """Samples of each class."""
-        return self.classes.counts
+def linear_rule(
+    classes: ClassMeans, parameters: Parameters, d_out: float, inflation: float, backend: Backend
+) -> tuple[Array, RelativeMahalanobis, Mixing, np.ndarray | None]:
+    """Return weights, how novelty follows from scores, and how means were mixed and blended."""
+    if not parameters.small_sample_correction:
+        d_out, inflation = 0.0, 1.0
+    worth, compared = classes.worth, largest_classes(classes.worth)
+    are_all = len(compared) == len(worth)
+    inner = _inner_products(classes, compared, backend)
+    lengths = squared_lengths(classes.means, classes.means_r, backend)
+    mixing, blending = mix_means(inner if are_all else None, classes, d_out, inflation), None
+    gram, weights = mixing.gram(inner), classes.means_r
+    if mixing.combination is not None:
+        weights = product(backend.asarray(mixing.combination), weights)
+    if are_all and parameters.rule == "auto" and len(worth) > 1:
+        blending = blend(gram, worth, float(np.median(lengths)), mixing.excess)
+        weights = product(backend.asarray(blending.T), weights)
 
-    @classmethod
-    def of(
-        cls,
-        factor: Factor,
-        statistics: ClassStatistics,
-        parameters: Parameters,
-        feature_map: FeatureMap | KernelMap,
-        lifted: Array | None,
-    ) -> Rule:
-        """Estimate the class means, and make the rule of them."""
-        backend, n = statistics.backend, max(statistics.n_scattered, 1)
-        d_out, inflation = factor.d_out(statistics.n_scattered - len(statistics.labels))
-        # Nothing else holds these arrays: with many classes they are freed as soon as can be.
-        classes = class_means(
-            statistics, factor.names, factor.with_r("means"), factor.with_r("names"), d_out
-        )
-        centre = factor.origin + classes.means.mean(0)
-        classes = classes.centred(n)
-        if not parameters.small_sample_correction:
-            d_out, inflation = 0.0, 1.0
-
-        worth, compared = classes.worth, largest_classes(classes.worth)
-        are_all = len(compared) == len(worth)
-        inner, lengths = _inner_products(classes, compared, backend)
-        usual = float(np.median(lengths))
-        mixing, blending = mix_means(inner if are_all else None, classes, d_out, inflation), None
-        gram, weights = mixing.gram(inner), classes.means_r
-        if mixing.combination is not None:
-            weights = backend.matmul(backend.asarray(mixing.combination), weights)
-        if are_all and parameters.rule == "auto" and len(worth) > 1:
-            blending = blend(gram, worth, usual, mixing.excess)
-            weights = backend.matmul(backend.asarray(blending.T), weights)
-
-        squares = gram.diagonal() if are_all else lengths
-        if worth.max(initial=0) <= 1:  # the length of a single sample says nothing about its class
-            squares = np.full_like(squares, squares.mean())
-        priors = _log_priors(worth, inflation, parameters.priors)
-        offsets = mixing.correction - 0.5 * squares + priors
-        of_samples = backend.to_numpy(
-            (classes.of_samples_r * classes.of_samples).sum(1), np.float64
-        )
-        shorter = float(np.sqrt(np.median(of_samples) / max(usual, np.finfo(float).tiny)))
-        return cls(
-            feature_map=feature_map,
-            factor=factor,
-            lifted=lifted,
-            classes=classes,
-            centre=centre,
-            mixing=mixing,
-            blend=blending,
-            offsets=offsets,
-            novelty=RelativeMahalanobis.of(gram, compared, squares, offsets, worth, blending),
-            weights=weights,
-            biases=backend.asarray(offsets) - backend.linear(weights, centre[None])[:, 0],
-            unit=unit_of(squares) * (shorter or 1.0),  # one class is the average
-            n_samples=n,
-        )
+    squares = gram.diagonal() if are_all else lengths
+    if worth.max(initial=0) <= 1:  # the length of a single sample says nothing about its class
+        squares = np.full_like(squares, squares.mean())
+    priors = _log_priors(worth, inflation, parameters.priors)
+    offsets = mixing.correction - 0.5 * squares + priors
+    distance = RelativeMahalanobis.of(gram, compared, squares, offsets, worth, blending)
+    return weights, distance, mixing, blending
 
 
-def _inner_products(
-    classes: ClassMeans, compared: np.ndarray, backend: Backend
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return those of some class means with each other, and the squared lengths of all."""
+def squared_lengths(rows: Array, times_r: Array, backend: Backend) -> np.ndarray:
+    """Return the squared lengths of rows in the whitened space."""
+    return backend.to_numpy((times_r * rows).sum(1), np.float64)
+
+
+def _inner_products(classes: ClassMeans, compared: np.ndarray, backend: Backend) -> np.ndarray:
+    """Return those of some class means with each other."""
     at = backend.index(compared)
-    inner = backend.to_numpy(backend.linear(classes.means_r[at], classes.means[at]), np.float64)
-    lengths = backend.to_numpy((classes.means_r * classes.means).sum(1), np.float64)
-    return (inner + inner.T) / 2, lengths  # rounding made them uneven
+    inner = backend.to_numpy(product(classes.means_r[at], classes.means[at].T), np.float64)
+    return np.asarray((inner + inner.T) / 2)  # rounding made them uneven
 
 
 def _log_priors(counts: np.ndarray, inflation: float, priors: str) -> np.ndarray:
@@ -161,9 +124,9 @@ def _log_priors(counts: np.ndarray, inflation: float, priors: str) -> np.ndarray
 
 def largest_classes(counts: np.ndarray) -> np.ndarray:
     """Return the positions of the classes whose means are compared with each other."""
-    if len(counts) <= MOST_CLASSES:
+    if len(counts) <= sizes.MOST_COMPARED:
         return np.arange(len(counts))
-    return np.sort(np.argsort(-counts, kind="stable")[:MOST_CLASSES])
+    return np.sort(np.argsort(-counts, kind="stable")[: sizes.MOST_COMPARED])
 
 
 def blend(inner: np.ndarray, counts: np.ndarray, scale: float, excess: np.ndarray) -> np.ndarray:
@@ -198,3 +161,15 @@ def unit_of(squares: np.ndarray) -> float:
     """Return half the typical squared distance between two class means."""
     n_classes = len(squares)
     return float(np.median(squares)) * n_classes / max(n_classes - 1, 1) or 1.0
+
+
+def unit_of_samples(squares: np.ndarray, classes: ClassMeans, backend: Backend) -> float:
+    """Return the unit that samples have, given the squared lengths of the class means.
+
+    Names shrink the estimated means, but not the samples: it is the geometric mean of the two.
+    """
+    estimated = squared_lengths(classes.means, classes.means_r, backend)
+    of_samples = squared_lengths(classes.of_samples, classes.of_samples_r, backend)
+    usual = max(float(np.median(estimated)), np.finfo(float).tiny)
+    shorter = float(np.sqrt(np.median(of_samples) / usual))
+    return unit_of(squares) * (shorter or 1.0)  # one class is the average

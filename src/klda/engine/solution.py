@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from klda.engine.arrays import Array, Backend, add_prefix, row_blocks, strip_prefix
+from klda.engine.arrays import Array, Backend, add_prefix, product, row_blocks, strip_prefix
 from klda.engine.calibration import Calibration
 from klda.engine.feature_map import FeatureMap, KernelMap, unpack_map
 from klda.engine.novelty import RelativeMahalanobis
-from klda.engine.rule import Rule
 from klda.errors import KldaError
 from klda.labels import Label, as_list, check_labels_known
 
@@ -106,19 +105,6 @@ class Solution:
     rho: float
     distance: RelativeMahalanobis
     calibration: Calibration | None = None
-
-    @classmethod
-    def of(cls, rule: Rule) -> Solution:
-        """Return what answering needs of a rule."""
-        return cls(
-            map=rule.feature_map,
-            classes=np.array(rule.labels),
-            class_counts=rule.counts,
-            weights=rule.weights,
-            biases=rule.biases,
-            rho=rule.factor.inverse.rho,
-            distance=rule.novelty,
-        )
 
     @cached_property
     def counts(self) -> dict[Label, int]:
@@ -234,7 +220,8 @@ class Solution:
         budget = ANSWERED_BYTES["cpu" if backend.device == "cpu" else "gpu"]
         step = max(1, budget // (n_classes * backend.dtype.itemsize))
         for block in row_blocks(len(rows), max(self.map.n_components, n_classes), backend):
-            scores = backend.linear(self.map.lift(rows[block]), weights, biases)
+            scores = product(self.map.lift(rows[block]), weights.T)
+            scores += biases
             for start in range(0, len(scores), step):
                 yield scores[start : start + step]
 

@@ -20,10 +20,10 @@ from functools import cached_property
 
 import numpy as np
 
-from klda.engine.arrays import Array, Arrays, Backend, Meta, Packed
+from klda.engine import sizes
+from klda.engine.arrays import Array, Arrays, Backend, Meta, Packed, product
 from klda.labels import Label
 
-UPDATED_PART = 8  # changes are brought into the matrix once there are more than D / 8 rows
 Change = tuple[Array, int]  # rows of shape (n, D), and whether they were added (1) or removed (-1)
 
 
@@ -63,7 +63,7 @@ class Scatter:
             found += self.backend.symmetric(self.square[columns, columns])
         for rows, sign in self.changes:
             part = self.backend.double(rows[:, columns])
-            found += sign * self.backend.matmul(part.T, part)
+            found += sign * product(part.T, part)
         return found
 
     def add(self, rows: Array, sign: int) -> Scatter:
@@ -73,7 +73,7 @@ class Scatter:
         """
         turnover = self.turnover + float(self.backend.sum_of_squares(rows))
         added = replace(self, changes=(*self.changes, (rows, sign)), turnover=turnover)
-        many = sum(len(kept) for kept, _ in added.changes) > self.size // UPDATED_PART
+        many = sum(len(kept) for kept, _ in added.changes) > sizes.most_changes(self.size)
         return added.condensed() if many else added
 
     def condensed(self) -> Scatter:

@@ -7,6 +7,9 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import scipy
+
+from klda.engine.calibration import COUNTS_AS, Calibration
 from klda.engine.solution import Solution
 from klda.inspection.evaluation import Evaluation
 from klda.labels import Label
@@ -91,12 +94,32 @@ def quality_of(solution: Solution) -> Quality:
     """Return what a solution's samples left out say of it."""
     calibration = solution.calibration
     counts = zip(solution.classes.tolist(), solution.class_counts.tolist(), strict=True)
-    found = {} if calibration is None else calibration.class_accuracies(LEVEL)
+    found = {} if calibration is None else _class_accuracies(calibration)
     nothing = (0, math.nan, 0.0, 1.0)
     classes = [ClassQuality(label, n, *found.get(label, nothing)) for label, n in counts]
-    if calibration is None:
+    if calibration is None or not calibration.worth:  # no sample could be left out
         return Quality(math.nan, 0.0, 1.0, 0, classes)
-    return Quality(*calibration.expected_accuracy(LEVEL), len(calibration.labels), classes)
+    low, high = _likely_range(calibration.hits, calibration.worth)
+    return Quality(calibration.hits, low, high, len(calibration.labels), classes)
+
+
+def _class_accuracies(calibration: Calibration) -> dict[Label, tuple[int, float, float, float]]:
+    """Return how many samples of a class were left out, the fraction right, and its range."""
+    right: dict[Label, list[bool]] = {}
+    for label, is_right in zip(calibration.labels, calibration.right.tolist(), strict=False):
+        right.setdefault(label, []).append(is_right)
+    hits = {label: sum(own) / len(own) for label, own in right.items()}
+    return {
+        label: (len(own), hits[label], *_likely_range(hits[label], COUNTS_AS * len(own)))
+        for label, own in right.items()
+    }
+
+
+def _likely_range(hits: float, worth: float) -> tuple[float, float]:
+    """Return where a fraction is likely to be, given the one among so many samples."""
+    right, wrong = hits * worth + 0.5, (1 - hits) * worth + 0.5  # Jeffreys' prior
+    low, high = scipy.special.betaincinv(right, wrong, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,11 @@
-"""What the names of classes say: each counts as a first example of its class."""
+"""What the names of classes say: each counts as a first example of its class.
+
+From a declared class to its weights: `ClassNames.declare` takes the name, with a description or
+without; `ClassNames.name_rows` encodes it like a sample; `klda.engine.model.Model.name_rows` keeps
+the row; `klda.engine.solve` lifts it, and `klda.engine.means.class_means` makes the mean of the
+class of it. From there it is a class like any other, with as many samples as an average one and
+what its name is worth.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +39,7 @@ class ClassNames:
 
     enabled: bool = True  # whether classes that are learned are also known by their names
     declared: Mapping[Label, str | None] = field(default_factory=dict)  # with descriptions, if any
-    in_use: Mapping[Label, str] = field(default_factory=dict)  # texts that are hints of the model
+    encoded: Mapping[Label, str] = field(default_factory=dict)  # the texts of the model's name rows
 
     def declare(self, given: Mapping[Label, str | None]) -> ClassNames:
         """Return the names with more classes declared, some with descriptions."""
@@ -59,8 +66,8 @@ class ClassNames:
     def only(self, labels: Collection[Label]) -> ClassNames:
         """Return the names of no other classes than these."""
         declared = {label: text for label, text in self.declared.items() if label in labels}
-        in_use = {label: text for label, text in self.in_use.items() if label in labels}
-        return replace(self, declared=declared, in_use=in_use)
+        encoded = {label: text for label, text in self.encoded.items() if label in labels}
+        return replace(self, declared=declared, encoded=encoded)
 
     def rename(self, old: Label, new: Label, counts: Mapping[Label, int]) -> ClassNames:
         """Return the names with one class renamed, given the samples of each class."""
@@ -71,13 +78,13 @@ class ClassNames:
                 f"declare({{{old!r}: 'what it is about'}})."
             )
         declared = {new if label == old else label: text for label, text in self.declared.items()}
-        in_use = {new if label == old else label: text for label, text in self.in_use.items()}
-        return replace(self, declared=declared, in_use=in_use)
+        encoded = {new if label == old else label: text for label, text in self.encoded.items()}
+        return replace(self, declared=declared, encoded=encoded)
 
     def merge(self, other: ClassNames) -> ClassNames:
-        """Return the names with those of another learner, whose hints were merged too."""
-        declared, in_use = {**other.declared, **self.declared}, {**other.in_use, **self.in_use}
-        return replace(self, declared=declared, in_use=in_use)
+        """Return the names with those of another learner, whose name rows were merged too."""
+        declared, encoded = {**other.declared, **self.declared}, {**other.encoded, **self.encoded}
+        return replace(self, declared=declared, encoded=encoded)
 
     def text(self, label: Label) -> str:
         """Return what says most about a class: its description, or else its name as words."""
@@ -94,36 +101,36 @@ class ClassNames:
         # Numbers and signs say nothing.
         return {label: text for label, text in texts.items() if any(map(str.isalpha, text))}
 
-    def hints(
+    def name_rows(
         self,
         counts: Mapping[Label, int],
         known: Mapping[Label, np.ndarray],
         inputs: InputEncoder | None,
     ) -> tuple[ClassNames, dict[Label, np.ndarray] | None]:
-        """Return the names with those in use, and what to take as hints; None if all stay.
+        """Return the names as encoded, and the name rows of the model; None if all stay.
 
-        Encodes what is not among the hints that are `known`, or, with `inputs` None, leaves it out.
+        Encodes what is not among the `known` name rows, or, with `inputs` None, leaves it out.
         """
         texts = self.texts(counts)
-        if texts == {label: self.in_use.get(label) for label in known}:
+        if texts == {label: self.encoded.get(label) for label in known}:
             return self, None
         if inputs is None:
-            texts = {label: self.in_use[label] for label in texts if label in self.in_use}
-        rows = {self.in_use.get(label, ""): row for label, row in known.items()}
+            texts = {label: self.encoded[label] for label in texts if label in self.encoded}
+        rows = {self.encoded.get(label, ""): row for label, row in known.items()}
         missing = [text for text in dict.fromkeys(texts.values()) if text not in rows]
         if missing and inputs is not None:
             rows |= dict(zip(missing, inputs.encode(missing), strict=True))
-        return replace(self, in_use=texts), {label: rows[text] for label, text in texts.items()}
+        return replace(self, encoded=texts), {label: rows[text] for label, text in texts.items()}
 
     def pack(self) -> dict[str, Any]:
         """Return JSON-able values."""
-        former = [(label, text) for label, text in self.in_use.items() if text != self.text(label)]
+        former = [(label, text) for label, text in self.encoded.items() if text != self.text(label)]
         packed = {"enabled": self.enabled, "declared": list(self.declared.items())}
         return packed | ({"former": former} if former else {})
 
     @classmethod
-    def unpack(cls, values: Mapping[str, Any] | None, hinted: Iterable[Label] = ()) -> ClassNames:
-        """Return what `pack` described, for a model with hints of these classes.
+    def unpack(cls, values: Mapping[str, Any] | None, named: Iterable[Label] = ()) -> ClassNames:
+        """Return what `pack` described, for a model with name rows of these classes.
 
         Names of models made before there were any do not count.
         """
@@ -133,5 +140,5 @@ class ClassNames:
         if not all(text is None or isinstance(text, str) for text in declared.values()):
             raise ValueError("a description is not a text")
         names = cls(bool(values["enabled"]), declared)
-        in_use = {label: former.get(label) or names.text(label) for label in hinted}
-        return replace(names, in_use=in_use)
+        encoded = {label: former.get(label) or names.text(label) for label in named}
+        return replace(names, encoded=encoded)

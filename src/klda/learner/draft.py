@@ -187,20 +187,20 @@ class Draft(State):
         given = {as_python(label): description for label, description in given.items()}
         self.names = self.names.declare(given)
         check_label_kind(self.engine.counts, given, "classes")
-        self._hint(self._inputs)
+        self._set_name_rows(self._inputs)
         self._note("declare", declared=given)
 
     def _read_names(self) -> None:
-        """Give the engine the names of its classes as hints; warn of those that can't be read."""
+        """Give the engine the names of its classes; warn of those that can't be read."""
         self.names = self.names.only(self.engine.counts)
         can_read = self._inputs.modality == "text" and self.engine.parameters.rule == "auto"
         if not can_read or self.engine.is_new or self.engine.predicts_only:
             return
         try:
-            self._hint(self._inputs)
+            self._set_name_rows(self._inputs)
         except Exception as error:  # rows may be learned where the foundation model is not at hand
-            # The hints that it has stay, even of former names: nothing is left to encode.
-            self._hint(None)
+            # The name rows that it has stay, even of former names: nothing is left to encode.
+            self._set_name_rows(None)
             reason = (str(error) or type(error).__name__).rstrip(".")
             warnings.warn(
                 f"Some class names could not be encoded and are not used as examples: {reason}. "
@@ -208,20 +208,20 @@ class Draft(State):
                 stacklevel=6,  # whoever called the Learner
             )
 
-    def _hint(self, inputs: InputEncoder | None) -> None:
-        """Encode the names that are no hints yet, or with None, only take those that are."""
+    def _set_name_rows(self, inputs: InputEncoder | None) -> None:
+        """Encode names that the model has no rows of; with None, only take those that it has."""
         engine = self.engine
-        known = Rows() if engine.is_new else engine.model.hints
-        hints = dict(zip(known.labels.tolist(), known.values, strict=True))
-        names, rows = self.names.hints(engine.counts, hints, inputs)
-        if rows is not None:
-            labels, given = list(rows), np.array(list(rows.values()))
-            engine.hint(given, labels)
+        rows = Rows() if engine.is_new else engine.model.name_rows
+        known = dict(zip(rows.labels.tolist(), rows.values, strict=True))
+        names, rows_by_label = self.names.name_rows(engine.counts, known, inputs)
+        if rows_by_label is not None:
+            given = np.array(list(rows_by_label.values()))
+            engine.set_name_rows(given, list(rows_by_label))
         self.names = names
 
     def rename(self, old: Label, new: Label) -> None:
         """Give a class another name; that of another class joins the two."""
-        joined, in_use = new in self.engine.counts, self.names.only([old]).in_use
+        joined, encoded = new in self.engine.counts, self.names.only([old]).encoded
         if not joined:
             self.names = self.names.rename(old, new, self.engine.counts)
             self.refusal = self.refusal and self.refusal.rename(old, new)
@@ -232,7 +232,7 @@ class Draft(State):
             "joined": joined,
             "dropped": [old] if joined else [],
         }
-        self._note("rename", part, in_use=in_use, **what)
+        self._note("rename", part, encoded=encoded, **what)
 
     # ---------------------------------------------------------------- forgetting
 
@@ -259,7 +259,7 @@ class Draft(State):
         part = part_of_classes(self.engine.model, dropped)
         for label in dropped:
             self.engine.drop(label)
-        self._note("forget", part, in_use=self.names.only(dropped).in_use, dropped=dropped)
+        self._note("forget", part, encoded=self.names.only(dropped).encoded, dropped=dropped)
 
     # ---------------------------------------------------------------- what is set, not learned
 
@@ -290,10 +290,10 @@ class Draft(State):
         if change.kind == "rebuild":  # nothing solved before is of use
             before = Parameters.of_stored({**change.parameters, "device": parameters.device})
             self.engine = Engine(before, model, keep_all=True)
-        in_use = {**change.in_use, **self.names.in_use}
-        self.names = replace(self.names, declared=log.named.declared, in_use=in_use)
+        encoded = {**change.encoded, **self.names.encoded}
+        self.names = replace(self.names, declared=log.named.declared, encoded=encoded)
         if self.names.declared.keys() - model.counts.keys():
-            self._hint(self._inputs)
+            self._set_name_rows(self._inputs)
         marks = {change.number: {}, change.latest: {"undone_by": number}}
         self.history = [
             {key: value for key, value in entry.items() if key != "undone_by"} | marks[at]

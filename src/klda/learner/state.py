@@ -176,8 +176,8 @@ class State:
         found = (document["classes"], document["samples"], document["compact"])
         if found != (named, sum(counts.values()), document["engine"]["compact"]):
             raise ValueError("its parts do not agree with each other")
-        hints = document["engine"].get("model", {}).get("hints", {})
-        names = ClassNames.unpack(document.get("names"), hints.get("labels", ()))
+        rows = document["engine"].get("model", {}).get("name_rows", {})
+        names = ClassNames.unpack(document.get("names"), rows.get("labels", ()))
         refusal = None
         if "refusal" in document:
             refusal = Refusal.unpack(document["refusal"]).only(counts)

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from klda.engine import sizes
 from klda.engine.arrays import add_prefix, strip_prefix
-from klda.engine.calibration import MOST_PENDING, OCTAVES, USUAL_TEMPERATURE, Evidence
-from klda.engine.model import ALL, EXACT_KERNEL_ROWS
+from klda.engine.calibration import OCTAVES, USUAL_TEMPERATURE, Evidence
+from klda.engine.model import ALL
 from klda.engine.rows import Rows
 from klda.engine.rule import unit_of
 from klda.errors import KldaError
@@ -78,7 +79,7 @@ def _model_of_version_2(
     arrays: Mapping[str, np.ndarray],
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     size = int(meta["parameters"].get("n_components", meta["n_features"]))
-    model: dict[str, Any] = {"most_rows": size // 2}
+    model: dict[str, Any] = {"most_rows": sizes.most_rows(size)}
     found: dict[str, np.ndarray] = {}
     kept: dict[str, Rows] = {}
     pending = meta.get("waiting", {}).get("pending")
@@ -90,11 +91,11 @@ def _model_of_version_2(
     elif pending:
         kept["pending"] = Rows.of(arrays["learn/pending"], pending)
     if meta.get("hints"):
-        kept["hints"] = Rows.of(arrays["learn/hints"], meta["hints"])
+        kept["name_rows"] = Rows.of(arrays["learn/hints"], meta["hints"])
     if "rows" not in kept:
         found |= add_prefix("evidence/", _evidence_of_version_2(meta, member, arrays))
-    elif len(kept["rows"]) > EXACT_KERNEL_ROWS:  # of those that it keeps, some are left out again
-        some = kept["rows"].smallest(MOST_PENDING)
+    elif len(kept["rows"]) > sizes.EXACT_KERNEL_ROWS:  # some are left out again
+        some = kept["rows"].smallest(sizes.MOST_PENDING)
         kept["pending"] = Rows.of(some.values, some.labels.tolist())
     for name, rows in kept.items():
         packed, model[name] = rows.pack()

@@ -25,7 +25,7 @@ from klda.engine.rows import Rows
 from klda.inspection.refusal import Refusal
 from klda.labels import Label
 
-MAPPINGS = ("declared", "in_use")  # with labels for keys, which JSON would turn into texts
+MAPPINGS = ("declared", "encoded")  # with labels for keys, which JSON would turn into texts
 WITHOUT_PART = ("declare", "tune")  # changes that have no samples and no feature map
 
 
@@ -58,7 +58,9 @@ class UndoableChange:
     # The samples that it added, removed or renamed; of a rebuild, the feature map before it. None
     # if there is none, or it is too large to be kept.
     part: Packed | None = None
-    in_use: Mapping[Label, str] = field(default_factory=dict)  # what the hints in the part say
+    encoded: Mapping[Label, str] = field(
+        default_factory=dict
+    )  # the texts of the name rows in the part
     new_classes: Sequence[Label] = ()  # that the model did not have before
     dropped: Sequence[Label] = ()  # classes that were forgotten, or joined to others
     declared: Mapping[Label, str | None] = field(default_factory=dict)  # that came with it
@@ -103,7 +105,7 @@ class UndoableChange:
         part = Model.unpack(*self.part, model.backend, model.map)
         if self.renamed is None:
             return (part, None) if self.kind == "forget" else (None, part)
-        added = replace(part, hints=Rows())
+        added = replace(part, name_rows=Rows())
         return part, added.rename(*self.renamed) if added.counts else added
 
     def pack(self) -> dict[str, Any]:
@@ -132,13 +134,13 @@ def part_of(
 
 
 def part_of_classes(model: Model, labels: Sequence[Label]) -> Model:
-    """Return the part of a model that some classes are, their hints included."""
+    """Return the part of a model that some classes are, their name rows included."""
     if model.rows is None:
         return reduce(Model.merge, [model.split(label)[1] for label in labels])
-    rows, hints = model.rows, model.hints
-    own, hinted = (np.isin(some.labels.tolist(), labels) for some in (rows, hints))
+    rows, names = model.rows, model.name_rows
+    own, named = (np.isin(some.labels.tolist(), labels) for some in (rows, names))
     return replace(
-        model.empty(), rows=rows.at(own.nonzero()[0]), hints=hints.at(hinted.nonzero()[0])
+        model.empty(), rows=rows.at(own.nonzero()[0]), name_rows=names.at(named.nonzero()[0])
     )
 
 
@@ -158,4 +160,4 @@ def learned_again(model: Model, empty: Model) -> Model:
     assert model.rows is not None
     for rows, labels, ids in model.rows.columns():
         empty = empty.add(rows, labels, ids)
-    return replace(empty, rows=model.rows, hints=model.hints)  # running numbers stay
+    return replace(empty, rows=model.rows, name_rows=model.name_rows)  # running numbers stay

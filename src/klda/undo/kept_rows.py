@@ -52,7 +52,7 @@ class KeptRows:
                     return model
         except KldaError:  # not all samples are known
             return model
-        rows = replace(rows, most_rows=model.most_rows, hints=model.hints)
+        rows = replace(rows, most_rows=model.most_rows, name_rows=model.name_rows)
         return rows if _is_same(rows, model) else model
 
     def _changed(

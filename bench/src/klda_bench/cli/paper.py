@@ -116,7 +116,10 @@ def method_options(pairs: list[str] | None) -> dict[str, dict[str, Any]]:
 
 def _command_line() -> str:
     """Return the command that is running, as a user would type it."""
-    program = Path(sys.argv[0]).name
+    path = Path(sys.argv[0])
+    program = path.name
+    if program == "__main__.py" and path.parent.name == "klda":
+        program = "klda"  # python -m klda bench
     programs = {"__main__.py": "python -m klda_bench", "-c": "klda"}
     return shlex.join([*programs.get(program, program).split(), *sys.argv[1:]])
 
