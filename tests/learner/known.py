@@ -61,8 +61,8 @@ class Knowledge:
             self.forget_samples(set(own))
             self.declared.pop(label, None)
 
-    def rename(self, old, new):
-        joined = new in self.classes
+    def rename(self, old, new, joined):
+        """Rename a class; whether that joined two is as it was when the rename was made."""
         self.samples = {i: new if one == old else one for i, one in self.samples.items()}
         for said in (self.declared, self.limits):
             if old in said:

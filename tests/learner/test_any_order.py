@@ -34,7 +34,7 @@ from tests.factories import LetterCounts, assert_same_scores, rows_of, small
 from tests.learner.known import Change, UnreachableError, known_after
 
 # More for a longer search, such as 5000.
-EXAMPLES = int(os.environ.get("KLDA_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("KLDA_EXAMPLES", "250"))
 CLASSES = ["ant", "bee", "cat fish", "dog"]
 FRESH = ["elk", "fox", "gnu"]
 MODELS = {
@@ -274,7 +274,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.refused(lambda: self.learner.rename(old, new, merge=merge))
             return
         self.learner.rename(old, new, merge=merge)
-        self.made(Change("rename", (old, new)))
+        self.made(Change("rename", (old, new, new in self.known.classes)))
 
     @precondition(lambda self: self.changes)
     @rule(limit=st.floats(0.5, 2), limits=st.dictionaries(A_CLASS, st.floats(0.5, 2), max_size=2))
@@ -462,6 +462,8 @@ class AnyOrder(RuleBasedStateMachine):
             assert_same_scores(self.learner, never, self.probe(), rtol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::klda.learner.ForgetTraceWarning")
+@pytest.mark.filterwarnings("ignore::klda.labels.SimilarClassWarning")
 def test_what_is_left_is_all_that_counts():
     run_state_machine_as_test(
         AnyOrder,

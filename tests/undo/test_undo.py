@@ -348,6 +348,13 @@ def test_samples_of_one_update_can_be_undone_one_by_one():
         assert_same_scores(learner, expected)
 
 
+def test_a_rename_of_samples_with_ids_that_were_forgotten_since_is_undone_after_that():
+    learner = taught("a", keep="features").learn(rows_of("x", 2), ["x"] * 2, ids=["one", "two"])
+    learner.rename("x", "z").forget(ids=["one"])
+    with pytest.raises(UndoError, match=r"were taken out since.*Undo that first"):
+        learner.undo(3)
+
+
 def test_a_sample_with_an_id_is_told_from_its_like():
     learner = taught("a", keep="features")
     row = rows_of("b", 1)

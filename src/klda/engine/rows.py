@@ -184,6 +184,10 @@ class Rows:
         mine = self.at(np.flatnonzero([name is None for name in self.given.tolist()]))
         rest = others.at(np.flatnonzero(~named))
         unnamed = mine.find(rest.values, rest.labels.tolist())
+        pairs = zip(others.given[named].tolist(), others.labels[named].tolist(), strict=True)
+        for name, label in pairs:
+            if name not in self.numbers_by_id:
+                raise NotLearnedError(label)
         by_id = self.of_ids(others.given[named].tolist())
         return np.concatenate([by_id, np.searchsorted(self.numbers, mine.numbers[unnamed])])
 
