@@ -262,3 +262,13 @@ def test_forgotten_rows_are_not_pending_any_more():
         for array in model.model_.pack()[0].values()
         if array.shape[1:] == (16,)
     )
+
+
+def test_the_same_samples_are_the_same_however_they_are_stored():
+    rows, labels = np.random.default_rng(0).normal(size=(5000, 6)), ["a", "b"] * 2500
+    at_once = make("LDA", keep_all=True).add(rows, labels)
+    others = make("LDA", keep_all=True).add(rows[:7] + 9, ["b"] * 7)
+    later = others.add(rows[:11], labels[:11]).add(rows[11:], labels[11:])
+    later = later.remove_at(np.arange(7))
+    assert at_once.has_same_samples(later)
+    assert not at_once.has_same_samples(later.remove_at(np.arange(1)))

@@ -520,3 +520,21 @@ def test_how_long_changes_can_be_undone_is_saved(tmp_path, seconds):
     learner.expire_undo()
     learner.save(tmp_path / "bot")
     assert Learner.load(tmp_path / "bot").undo_seconds == seconds
+
+
+@pytest.mark.parametrize("label", ["a", "b"])
+def test_an_id_that_was_given_to_another_sample_since_is_not_confused_with_it(label):
+    bot = Learner("features", keep="features", classifier={"n_components": 40, "random_state": 0})
+    first, second = np.eye(8, dtype=np.float32)[:2]
+    bot.learn([-first, -second], ["a", "b"])
+    bot.learn([first], ["b"], ids=["one"])
+    bot.forget(ids=["one"])
+    bot.learn([second], [label], ids=["one"])
+    counts = bot.classes
+    with pytest.raises(UndoError, match="Undo that first"):
+        bot.undo(2)
+    with pytest.raises(UndoError, match="the id 'one' was given to another sample"):
+        bot.undo(3)
+    assert bot.classes == counts
+    for _ in range(3):  # from the last on, all can be undone
+        bot.undo(max(entry["number"] for entry in bot.history if entry["undoable"]))

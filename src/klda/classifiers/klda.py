@@ -36,8 +36,9 @@ class KLDA(ContinualClassifier):
         The kernel is ``exp(-gamma ||x - y||^2)``. ``"auto"`` takes it from the distances in the
         first batch; afterwards it is fixed. What the paper calls sigma is this gamma.
     ridge : float or "auto"
-        Added to the covariance's diagonal, relative to its mean. Rounded to eight steps per
-        octave. ``"auto"`` is chosen by generalised cross-validation; see `klda.engine.ridge`.
+        Added to the covariance's diagonal, relative to its mean: without effect if each class has
+        one sample. Rounded to eight steps per octave. ``"auto"`` is chosen by generalised
+        cross-validation; see `klda.engine.ridge`.
     random_features : {"gaussian", "orthogonal"}
         How the random directions are drawn.
     small_sample_correction : bool

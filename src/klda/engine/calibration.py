@@ -10,9 +10,9 @@ scores grow with it.
 
 - The temperature is the likeliest one under a prior: ``0.8 unit / sqrt(M)`` for M classes, give or
   take one octave downwards and two upwards.
-- The threshold of novelty is a quantile of the evidence: among n values and a new one, which all
-  come in any order alike, the new one is above it as often as was asked. It is combined with a
-  prior worth five samples.
+- The threshold of novelty is a quantile of the evidence: if its values and a new one are
+  exchangeable, the new one is above it with the probability that was asked for. It is combined
+  with a prior worth five samples.
   With one sample per class nothing can be left out, and no input is called unknown.
 - The expected accuracy is the fraction of right answers, corrected for the sample that each class
   lacked, and combined with the mean probability of the answers, which varies less and is worth

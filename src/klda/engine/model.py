@@ -41,6 +41,7 @@ from klda.errors import KldaError
 from klda.labels import Label, group_labels
 
 ALL = 1 << 62  # as the most rows to keep
+COMPARED_AT_ONCE = 4096  # rows
 
 
 class DamagedModelError(KldaError):
@@ -145,8 +146,8 @@ class Model:
             return all(np.array_equal(found.get(key, ()), wanted.get(key, ())) for key in same)
         if mine is None or theirs is None or mine.labels.tolist() != theirs.labels.tolist():
             return False
-        pairs = zip(mine.columns(), theirs.columns(), strict=False)
-        return all(np.array_equal(rows, others) for (rows, _, _), (others, _, _) in pairs)
+        blocks = np.array_split(np.arange(len(mine)), len(mine) // COMPARED_AT_ONCE + 1)
+        return all(np.array_equal(mine.rows_at(at), theirs.rows_at(at)) for at in blocks)
 
     # ---------------------------------------------------------------- verbs
 

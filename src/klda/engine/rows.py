@@ -177,7 +177,10 @@ class Rows:
         return positions
 
     def find_all(self, others: Rows) -> np.ndarray:
-        """Positions, all different, of other samples: by the ids they were given, or as `find`."""
+        """Positions, all different, of other samples: by the ids they were given, or as `find`.
+
+        An id may have been given to another sample since: it is another label or other features.
+        """
         named = np.array([name is not None for name in others.given.tolist()], bool)
         if not named.any():
             return self.find(others.values, others.labels.tolist())
@@ -189,6 +192,10 @@ class Rows:
             if name not in self.numbers_by_id:
                 raise NotLearnedError(label)
         by_id = self.of_ids(others.given[named].tolist())
+        wanted, found = others.rows_at(np.flatnonzero(named)), self.rows_at(by_id)
+        apart = np.linalg.norm(wanted - found, axis=1) > TOLERANCE * np.linalg.norm(found, axis=1)
+        if (is_another := apart | (self.labels[by_id] != others.labels[named])).any():
+            raise NotLearnedError(others.labels[named][is_another].tolist()[0])
         return np.concatenate([by_id, np.searchsorted(self.numbers, mine.numbers[unnamed])])
 
     # ---------------------------------------------------------------- verbs

@@ -402,6 +402,7 @@ class Answerer:
         Each sample is answered as if it had not been learned, by what was learned so far and all
         the other samples. That takes a copy that learns them: a compact model or a frozen view
         can't. A learner that knows nothing yet will do.
+
         Parameters are those of :meth:`klda.Learner.learn`; the samples may be learned or not. If a
         model does not keep samples, give all that were learned, or only new ones. Unlikely labels
         come first, the least likely at the top; then near-duplicates with different labels; then

@@ -163,6 +163,7 @@ class UndoLog:
             if back is not None:
                 changes, back = follow(log.changes, change, back, model, adds=True)
                 check_label_kind(found.counts, back.counts, f"change {change.number}")
+                _check_ids_are_free(change, found, back)
                 log, found = replace(log, changes=changes), found.merge(back)
         except NotLearnedError:
             raise UndoError(
@@ -245,3 +246,14 @@ class UndoLog:
             kept = KeptRows(kept["number"], rows, frozenset(kept["active"]))
         first = Named(dict(meta["declared"]), refusal and Refusal.unpack(refusal))
         return cls(float(meta["seconds"]), changes, first, kept)
+
+
+def _check_ids_are_free(change: UndoableChange, model: Model, back: Model) -> None:
+    """Refuse to bring back a sample whose id was given to another one since."""
+    if not model.keeps_all or model.rows is None or back.rows is None:
+        return
+    if twice := model.rows.numbers_by_id.keys() & back.rows.numbers_by_id.keys():
+        raise UndoError(
+            f"Change {change.latest} can't be undone: the id {min(twice)!r} was given to another "
+            "sample since. Forget that one, or undo its change first."
+        )

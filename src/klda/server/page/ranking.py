@@ -106,7 +106,7 @@ class Inbox:
         self._ranks: asyncio.Task | None = None
 
     async def ranking(self) -> Ranking:
-        """Return the texts in order; of many, as it was, while it is found anew."""
+        """Return the texts in order; of many, the last order while a new one is found."""
         version, revision = self.service.snapshot.version, self.waiting.revision
         found = self._ranking
         is_read = self._task is None or self._task.done()
