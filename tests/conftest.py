@@ -70,17 +70,6 @@ def crowded(cli, tmp_path):
     return folder
 
 
-# Where a real browser, server or cluster runs beside the test. On a busy machine they may take
-# longer than any limit, so a test that fails runs once more, and the summary says so.
-WITH_PROCESSES = ("tests/server/", "tests/cluster/")
-
-
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if item.path.relative_to(REPOSITORY).as_posix().startswith(WITH_PROCESSES):
-            item.add_marker(pytest.mark.flaky(reruns=1))
-
-
 HOW_TO_GET = {
     "chromium": "apt-get install chromium (macOS: brew install chromium)",
     "reference data": "set KLDA_DATA to the folder of the reference data",
